@@ -1,0 +1,31 @@
+"""The names that listener, routes, scripts and bootstrap must agree on.
+
+One place for every string that crosses from one Envoy message (or Lua script) to another.
+"""
+
+from __future__ import annotations
+
+LISTENER_NAME = "tidegate"
+ROUTE_CONFIG_NAME = "tidegate"
+GATEWAYS_CLUSTER = "tidegate_gateways"
+XDS_CLUSTER = "tidegate_xds"
+RUNTIME_LAYER = "tidegate"
+RUNTIME_ENFORCED = "tidegate.enforced"
+
+JWT_FILTER = "tidegate.jwt"
+IDENTITY_FILTER = "tidegate.identity"
+BODY_FILTER = "tidegate.body"
+LIMITS_FILTER = "tidegate.limits"
+RATE_LIMIT_FILTER = "tidegate.rate_limit"
+
+# Dynamic metadata.
+METADATA = "tg"  # c1,k1,u1 .. c3,k3,u3 and, for the access log, tenant, route, pool, outcome
+BODY_METADATA = "tg.body"  # model, stream, max_tokens; `invalid` = true when the JSON body does not parse
+JWT_METADATA = "envoy.filters.http.jwt_authn"  # provider name -> verified claims
+
+SLOTS = (1, 2, 3)  # limits on one request: the adaptive one and up to two windows
+
+# Headers.
+POOL_HEADER = "x-tidegate-pool"  # the cluster of a request
+LIMITED_HEADER = "x-tidegate-limited"  # on our own 429s, so that a script can tell them from a model server's
+WOULD_LIMIT_HEADER = "x-tidegate-would-limit"  # on requests that observe mode let through
