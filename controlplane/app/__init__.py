@@ -1,0 +1,1 @@
+"""Wiring: config + signals -> decide -> xds -> Envoy, and what people see of it."""
