@@ -1,0 +1,108 @@
+"""Rates -> what a token bucket in Envoy can hold: burst classes, cost per request, Retry-After.
+
+The buckets of the data plane hold universal units: 1,000,000 a second, room for 1,000,000 * burst_s. A rate
+r is the cost 1,000,000 / r of one request, so a change of rate moves a number and never a bucket. What
+follows:
+
+- One request must fit: cost <= room / gateways, so burst_s >= gateways / rate for the LOWEST rate a key can
+  ever have. Another class is another, full bucket: so the class comes from the policy alone (the key's floor
+  rate, the largest number of gateways, the wanted burst), never from the rate of the moment.
+- A cost is a whole number in [1, 1e9]; 1e9 is above every bucket but the 1000 s one, so what is closed
+  lives in a smaller class.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+UNITS_PER_S = 1_000_000
+COST_MAX = 1_000_000_000
+
+# 6 and 360 are a tenth of a minute and of an hour, for the bursts of M6 windows; adaptive keys leave them
+# out, because fewer classes change less often.
+LADDER_S: tuple[float, ...] = (0.1, 1.0, 4.0, 6.0, 15.0, 60.0, 240.0, 360.0, 1000.0)
+ADAPTIVE_LADDER_S: tuple[float, ...] = (0.1, 1.0, 4.0, 15.0, 60.0, 240.0, 1000.0)
+RETRY_AFTER_MAX_S = 3600
+
+# Envoy multiplies the room by 1/gateways in floating point and cuts the fraction off: a request that fits to
+# the unit in a shared bucket may not fit. One part in 100,000 is ample.
+_SHARED_MARGIN = 1.0 - 1e-5
+_ROUNDING = 1.0 - 1e-9
+
+
+class WindowBurst(NamedTuple):
+    """The class that enforces an M6 window, and the burst in requests that it really gives."""
+
+    class_s: float
+    burst_tokens: float
+
+
+def burst_class_s(floor_rate_per_s: float, gateways_max: int, wanted_s: float) -> float:
+    """The smallest adaptive class that gives `wanted_s` and always admits one request.
+
+    Beyond 1000 s the answer is 1000 (`lint` reports such keys). A floor of 0 means closed for ever: the class
+    is then kept below 1000 s, where a cost of 1e9 is above the bucket.
+    """
+    wanted = wanted_s if math.isfinite(wanted_s) and wanted_s > 0 else ADAPTIVE_LADDER_S[0]
+    if not floor_rate_per_s > 0:
+        return min(_class_of(wanted), ADAPTIVE_LADDER_S[-2])
+    return _class_of(max(wanted, room_needed_s(floor_rate_per_s, gateways_max)))
+
+
+def room_needed_s(rate_per_s: float, gateways: int) -> float:
+    """Seconds of rate that a fleet-wide bucket must hold so that each of `gateways` can admit one request."""
+    needed = max(1, gateways) / rate_per_s
+    return needed if gateways <= 1 else needed / _SHARED_MARGIN
+
+
+def window_burst_class_s(rate_per_s: float, burst_tokens: float, gateways: int) -> WindowBurst:
+    """The largest class whose burst is at most `burst_tokens`, but one that admits at least one request.
+
+    1000 per 60 s with a burst of 100 is 6 s, exactly 100. A window too slow for every class (below
+    gateways / 1000 s) gets the 1000 s class; see `lint`.
+    """
+    if not rate_per_s > 0:
+        return WindowBurst(LADDER_S[0], 0.0)
+    needed = room_needed_s(rate_per_s, gateways)
+    admitting = [class_s for class_s in LADDER_S if class_s >= needed * _ROUNDING] or [LADDER_S[-1]]
+    fitting = [class_s for class_s in admitting if class_s * rate_per_s * _ROUNDING <= burst_tokens]
+    class_s = fitting[-1] if fitting else admitting[0]
+    return WindowBurst(class_s, class_s * rate_per_s)
+
+
+def slowest_rate_per_s(gateways: int) -> float:
+    """The lowest rate that `gateways` Envoys can enforce together without refusing everything."""
+    return room_needed_s(1.0, gateways) / LADDER_S[-1]
+
+
+def cost_units(rate_per_s: float) -> int:
+    """Units one request costs at `rate_per_s`, in [1, 1e9]; a rate of 0, below 0 or nan is closed: 1e9."""
+    if not rate_per_s > 0:
+        return COST_MAX
+    return max(1, math.floor(min(float(COST_MAX), UNITS_PER_S / rate_per_s + 0.5)))
+
+
+def cost_units_of(rates_per_s: NDArray[np.float64]) -> NDArray[np.int64]:
+    """`cost_units` of each rate."""
+    costs = np.full(rates_per_s.shape, float(COST_MAX))
+    with np.errstate(over="ignore"):
+        np.divide(UNITS_PER_S, rates_per_s, out=costs, where=rates_per_s > 0)
+    return np.clip(np.floor(costs + 0.5), 1, COST_MAX).astype(np.int64)
+
+
+def retry_after_s(rate_per_s: float, gateways: int) -> int:
+    """Whole seconds until one gateway has earned one request: at least 1, at most an hour."""
+    if not rate_per_s > 0:
+        return RETRY_AFTER_MAX_S
+    return int(min(RETRY_AFTER_MAX_S, max(1, math.ceil(max(1, gateways) / rate_per_s * _ROUNDING))))
+
+
+def _class_of(room_s: float) -> float:
+    for class_s in ADAPTIVE_LADDER_S:
+        if class_s >= room_s * _ROUNDING:
+            return class_s
+    return ADAPTIVE_LADDER_S[-1]
