@@ -19,9 +19,8 @@ class Generation:
         self._wants_all = False
 
     def push(self, token: str, finish: str | None) -> None:
-        """The next token; with `finish` it is the last one."""
-        if token:
-            self.tokens.append(token)
+        """The next token; with `finish` it is the last one (its text may be empty: an end mark)."""
+        self.tokens.append(token)
         self.finish = finish
         wake = finish is not None or not self._wants_all
         if wake and self._waiter is not None and not self._waiter.done():

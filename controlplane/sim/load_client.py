@@ -9,6 +9,7 @@ from collections.abc import Callable
 from controlplane.sim.http1 import Malformed, Response
 from controlplane.sim.load_result import FAILED, TIMED_OUT, KeyResult
 from controlplane.sim.load_spec import LoadKey, LoadSpec
+from controlplane.sim.spread import Spread
 from controlplane.sim.trace import TraceRequest
 
 SPOOF_MARK = "forged-by-client"
@@ -42,13 +43,11 @@ class Writer:
         self._head = "\r\n".join(lines)
         self._chat = key.path.endswith("/chat/completions")
         self._model = json.dumps(key.model)
-        self._streams = 0.0
+        self._streams = Spread()
 
     def next(self, request: TraceRequest) -> bytes:
         spec = self._spec
-        self._streams += spec.stream_ratio
-        stream = self._streams >= 1 - 1e-9
-        self._streams -= 1 if stream else 0
+        stream = self._streams.hit(spec.stream_ratio)
         text = _FILLER[: max(1, round(request.prompt_tokens * spec.prompt_scale)) * _CHARS_PER_TOKEN]
         answer = min(spec.max_answer_tokens, max(1, round(request.answer_tokens * spec.answer_scale)))
         prompt = f'"messages":[{{"role":"user","content":"{text}"}}]' if self._chat else f'"prompt":"{text}"'

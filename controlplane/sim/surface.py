@@ -21,6 +21,7 @@ from controlplane.sim.generation import Generation
 from controlplane.sim.openai_api import Ask, Refused, Renderer, parse
 from controlplane.sim.physics import Faults
 from controlplane.sim.seen import Seen
+from controlplane.sim.spread import Spread
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
@@ -69,7 +70,8 @@ class Surface:
         self.layout = layout
         self.seen = Seen()
         self.gpu = GpuScript()
-        self._cuts = 0.0
+        self._failures = Spread()
+        self._cuts = Spread()
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY_BYTES)
@@ -124,6 +126,7 @@ class Surface:
             ask = parse(await request.read(), chat=chat)
             if ask.model is not None and ask.model not in self.identity.models:
                 raise Refused(404, f"The model `{ask.model}` does not exist.", "NotFoundError")
+            self._refuse_if_broken()
             generation = self.backend.begin(ask)
         except Refused as refused:
             return web.Response(status=refused.status, body=refused.body(), content_type="application/json")
@@ -141,6 +144,15 @@ class Surface:
         finally:  # also when the client has left: the slot is free at once
             self.backend.abort(generation)
 
+    def _refuse_if_broken(self) -> None:
+        if not self.backend.ready():
+            raise Refused(503, "the model is loading", "ServiceUnavailableError")
+        faults = self.backend.faults
+        if faults.kv_oom:
+            raise Refused(500, "CUDA out of memory", "InternalServerError")
+        if self._failures.hit(faults.failure_ratio):
+            raise Refused(faults.failure_status, "injected failure", "InternalServerError")
+
     async def _whole(
         self, request: web.Request, renderer: Renderer, generation: Generation
     ) -> web.StreamResponse:
@@ -157,7 +169,7 @@ class Surface:
     async def _stream(
         self, request: web.Request, renderer: Renderer, generation: Generation
     ) -> web.StreamResponse:
-        cut = self._cut_this()
+        cut = self._cuts.hit(self.backend.faults.cut_ratio)
         response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream; charset=utf-8",
@@ -175,9 +187,8 @@ class Surface:
                 last = number == len(generation.tokens)
                 pending += renderer.piece(token, number, finish if last else None)
             sent += len(tokens)
-            if finish == "error" or (cut and request.transport is not None):
-                if pending:
-                    await response.write(pending)
+            if finish == "error" or cut:
+                await response.write(pending)
                 _abort_connection(request)
                 return response
             if finish is not None:
@@ -185,13 +196,6 @@ class Surface:
                 return response
             await response.write(pending)
             pending = b""
-
-    def _cut_this(self) -> bool:
-        self._cuts += self.backend.faults.cut_ratio
-        if self._cuts < 1 - 1e-9:
-            return False
-        self._cuts -= 1
-        return True
 
     async def _models(self, request: web.Request) -> web.Response:
         rows = [
@@ -251,7 +255,8 @@ class Surface:
         self.backend.faults = Faults()
         self.gpu = GpuScript()
         self.seen = Seen()
-        self._cuts = 0.0
+        self._failures = Spread()
+        self._cuts = Spread()
         return web.json_response({})
 
     async def _restart(self, request: web.Request) -> web.Response:
