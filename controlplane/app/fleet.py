@@ -1,10 +1,11 @@
 """How many Envoys share the limits, judged from who is connected. Pure; time is an argument.
 
-Too few members would let every gateway admit too much, so the count rises at once and falls late: a gateway that
-lost its stream still serves its share. After a start of the control plane the gateways come back one by one, each
-still enforcing its old share; the count therefore starts at what they report to hold, at least `min_count`, and only
-falls after the hold. Members carry no addresses: Envoy counts them, and a list that is a function of the count
-alone lets a restarted control plane recognise the share its gateways already have.
+Too few members would let every gateway admit too much, so the count rises at once and falls late: a
+gateway that lost its stream still serves its share. After a start of the control plane the gateways come
+back one by one, each still enforcing its old share; the count therefore starts at what they report to
+hold, at least `min_count`, and only falls after the hold. Members carry no addresses: Envoy counts them,
+and a list that is a function of the count alone lets a restarted control plane recognise the share its
+gateways already have.
 """
 
 from __future__ import annotations

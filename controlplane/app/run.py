@@ -1,0 +1,209 @@
+"""Wiring of one control-plane process: clocks, files, sockets, and the loop between them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from controlplane import __version__, config
+from controlplane.app.events import LoggedEvents
+from controlplane.app.loop import Loop, Parts
+from controlplane.app.plane import Plane
+from controlplane.assets import read_asset
+from controlplane.model.policy import Policy, ServerPolicy
+from controlplane.serve.admin import admin_app
+from controlplane.serve.ads import AdsOptions, AdsServer, TlsFiles
+from controlplane.serve.collector import ViewCollector
+from controlplane.serve.log import Logger, log_problems, make_logger
+from controlplane.serve.metrics import Metrics
+from controlplane.serve.view import ConfigStatus
+from controlplane.signals.catalogue import CatalogueError
+from controlplane.signals.feed import Feed
+from controlplane.xds.lua_code import LuaCode
+from controlplane.xds.translate import Translator
+
+
+class ConfigRefused(Exception):
+    """There is no valid configuration to start with; `loaded` has every problem."""
+
+    def __init__(self, loaded: config.Loaded) -> None:
+        super().__init__("\n".join(str(problem) for problem in loaded.problems))
+        self.loaded = loaded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sockets:
+    """Where a running control plane listens."""
+
+    admin_url: str
+    xds_address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """What the command line puts above the configuration; None: as configured."""
+
+    admin_port: int | None = None
+    xds_port: int | None = None
+
+
+def lua_code() -> LuaCode:
+    """The constant part of the request filters."""
+    return LuaCode(identity=read_asset("lua/envoy/identity.lua"), limits=read_asset("lua/envoy/limits.lua"))
+
+
+async def serve(directory: Path, ports: Ports, *, on_ready: Callable[[Sockets], None]) -> None:
+    """Run until SIGTERM or SIGINT. Raises ConfigRefused, or OSError when an address is taken."""
+    stop = asyncio.Event()
+    running = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        running.add_signal_handler(number, stop.set)
+    async with control_plane(directory, ports) as (_, sockets):
+        on_ready(sockets)
+        await stop.wait()
+
+
+@asynccontextmanager
+async def control_plane(directory: Path, ports: Ports) -> AsyncIterator[tuple[Loop, Sockets]]:
+    """A control plane on `directory`, its servers and its watcher, ended with the context."""
+    loaded = config.load(directory)
+    if loaded.policy is None:
+        raise ConfigRefused(loaded)
+    digests: set[str] = set()
+    logger = make_logger(sys.stderr, clock=time.time, digests=lambda: digests)
+    registry = CollectorRegistry()
+    metrics = Metrics(registry, version=__version__)
+    loop = Loop(
+        Parts(
+            clock=time.time,
+            open_reader=lambda policy: Feed(policy, clock=time.time),
+            translator=Translator(lua_code()),
+            metrics=metrics,
+            events=LoggedEvents(logger),
+        )
+    )
+    plane = Plane(loop)
+    loop.collector = ViewCollector(plane)
+    registry.register(loop.collector)
+    reloader = _Reloader(directory, loop, plane, metrics, logger, digests)
+    await reloader.take(loaded)
+    server = _with_ports(loaded.policy.server, ports)
+    ads = AdsServer(loop.cache, _ads_options(server))
+    async with _admin(plane, registry, server) as admin_url:
+        port = await ads.start()
+        tasks = [asyncio.create_task(loop.run()), asyncio.create_task(reloader.watch(loaded))]
+        try:
+            yield loop, Sockets(admin_url=admin_url, xds_address=f"{server.xds_address}:{port}")
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await ads.stop()
+            await loop.close()
+
+
+class _Reloader:
+    """Puts each valid read of the configuration in force, and says what is wrong with the others."""
+
+    def __init__(
+        self,
+        directory: Path,
+        loop: Loop,
+        plane: Plane,
+        metrics: Metrics,
+        logger: Logger,
+        digests: set[str],
+    ) -> None:
+        self._directory = directory
+        self._loop = loop
+        self._plane = plane
+        self._metrics = metrics
+        self._logger = logger
+        self._digests = digests
+        self._in_force: Policy | None = None
+
+    async def watch(self, loaded: config.Loaded) -> None:
+        async for newer in config.watch(self._directory, loaded):
+            await self.take(newer)
+
+    async def take(self, loaded: config.Loaded) -> None:
+        """One read of the files."""
+        outcome = await self._apply(loaded)
+        self._metrics.config_read(outcome)
+        log_problems(self._logger, loaded.problems, in_force=outcome != "rejected")
+        if outcome != "unchanged":
+            self._logger.info("config", outcome=outcome, problems=len(loaded.problems))
+        old = self._plane.config
+        applied = outcome == "applied"
+        self._plane.config = ConfigStatus(
+            loaded_at_s=self._loop.now_s() if applied else old.loaded_at_s,
+            files=loaded.files,
+            problems=loaded.problems,
+            in_force=outcome != "rejected",
+            reloads=old.reloads + 1,
+        )
+
+    async def _apply(self, loaded: config.Loaded) -> str:
+        policy = loaded.policy
+        if policy is None or not loaded.main_in_force:
+            return "rejected"
+        if policy == self._in_force:
+            return "unchanged"
+        try:
+            await self._loop.apply(policy)
+        except CatalogueError as error:
+            self._logger.error("config_problem", path="signals.catalogue", message=str(error))
+            return "rejected"
+        self._in_force = policy
+        self._digests.clear()
+        self._digests.update(digest for tenant in policy.tenants for digest in tenant.key_digests)
+        return "applied"
+
+
+@asynccontextmanager
+async def _admin(plane: Plane, registry: CollectorRegistry, server: ServerPolicy) -> AsyncIterator[str]:
+    app = admin_app(plane, registry=registry, token=lambda: _token(server.admin_token_file))
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, server.admin_address, server.admin_port)
+        await site.start()
+        host, port = runner.addresses[0][:2]
+        yield f"http://{host}:{port}"
+    finally:
+        await runner.cleanup()
+
+
+def _token(path: str | None) -> str | None:
+    """The admin token, read anew each time, so that it can be rotated."""
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None
+
+
+def _with_ports(server: ServerPolicy, ports: Ports) -> ServerPolicy:
+    return replace(
+        server,
+        admin_port=server.admin_port if ports.admin_port is None else ports.admin_port,
+        xds_port=server.xds_port if ports.xds_port is None else ports.xds_port,
+    )
+
+
+def _ads_options(server: ServerPolicy) -> AdsOptions:
+    tls = None
+    if server.xds_cert_file and server.xds_key_file:
+        ca = Path(server.xds_ca_file) if server.xds_ca_file else None
+        tls = TlsFiles(cert=Path(server.xds_cert_file), key=Path(server.xds_key_file), ca=ca)
+    return AdsOptions(address=f"{server.xds_address}:{server.xds_port}", tls=tls)
