@@ -1,0 +1,120 @@
+"""A Prometheus-compatible backend -> readings by pool.
+
+Only what Prometheus has to compute (rates and quantiles over minutes) is computed there; gauges come as raw
+samples with their own times, so that ages are true, blank values are dropped before anything is averaged,
+and both GPU label layouts join the same way as in a direct scrape. Whatever goes wrong (no host, a slow
+one, a partial answer, an empty vector, NaN) makes readings absent, with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from controlplane.model.policy import Pool, PrometheusPolicy
+from controlplane.model.signal import SIGNALS, Reading
+from controlplane.signals import promql
+from controlplane.signals.answer import Answer, Readings, plan, readings
+from controlplane.signals.backend import Backend, PartialAnswer, SignalError
+from controlplane.signals.catalogue import Catalogue
+from controlplane.signals.circuit import Circuit
+from controlplane.signals.gpu import Layout
+from controlplane.signals.matching import Matcher, series_of
+
+THREADS = 1  # one question at a time; a second reader waits for the same answer
+SOURCE = "prometheus"
+
+
+class PrometheusSource:
+    """Readings out of one backend, asked at most once at a time."""
+
+    def __init__(
+        self,
+        pools: Sequence[Pool],
+        policy: PrometheusPolicy,
+        catalogue: Catalogue,
+        *,
+        clock: Callable[[], float],
+        patience_s: float | None = None,
+        backend: Backend | None = None,
+    ) -> None:
+        """`patience_s` is how long a read waits before it repeats the last readings (default: the time-
+        out).
+        """
+        self._pools = tuple(pools)
+        self._policy = policy
+        self._catalogue = catalogue
+        self._clock = clock
+        self._patience_s = policy.timeout_s + 0.25 if patience_s is None else patience_s
+        self._backend = backend or Backend(policy)
+        self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="prometheus")
+        engines = {pool.engine: catalogue.engine(pool.engine) for pool in pools}
+        self._matcher = Matcher(self._pools, engines, policy.match)
+        asked = [*engines.values(), catalogue.engine("dcgm"), catalogue.engine("envoy")]
+        self._names = frozenset[str]().union(*(promql.names(engine) for engine in asked))
+        self._under_way: asyncio.Task[Readings] | None = None
+        self._circuit = Circuit()
+        self._last: Readings | None = None
+        self.layouts: Mapping[Layout, int] = {}
+
+    async def read(self, now_s: float) -> Readings:
+        """The readings of now, or the last ones (growing old) while an answer is late."""
+        if self._under_way is None:
+            if not self._circuit.allows(now_s):
+                retry_s = self._circuit.retry_at_s - now_s
+                return self._absent(
+                    f"{self._circuit.why} ({self._circuit.failures} times; next try in {retry_s:.0f} s)"
+                )
+            self._under_way = asyncio.create_task(self._ask())
+        done, _ = await asyncio.wait([self._under_way], timeout=self._patience_s)
+        if not done:
+            return self._last or self._absent(f"no answer within {self._patience_s:g} s")
+        self._last, self._under_way = self._under_way.result(), None
+        return self._last
+
+    async def close(self) -> None:
+        """Give up what is under way; its thread ends by the time-out."""
+        if self._under_way is not None:
+            self._under_way.cancel()
+            await asyncio.gather(self._under_way, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._backend.close()
+
+    async def _ask(self) -> Readings:
+        loop = asyncio.get_running_loop()
+        try:
+            answer = await loop.run_in_executor(self._threads, self._question)
+        except SignalError as error:
+            why = f"{self._policy.url}: {error}"
+            partial = isinstance(error, PartialAnswer)
+            self._circuit = self._circuit.succeeded() if partial else self._circuit.failed(self._clock(), why)
+            return self._absent(why)
+        self._circuit = self._circuit.succeeded()
+        found, self.layouts = readings(
+            answer, self._pools, self._catalogue, self._policy, now_s=self._clock()
+        )
+        return found
+
+    def _question(self) -> Answer:
+        """Both queries, within one time-out. Runs in the thread."""
+        policy, deadline = self._policy, self._backend.deadline()
+        try:
+            return self._answer(policy, deadline)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise SignalError(f"unusable rows: {type(error).__name__}: {error}") from error
+
+    def _answer(self, policy: PrometheusPolicy, deadline: float) -> Answer:
+        first = promql.latest(self._names, lookback_s=policy.lookback_s, matchers=policy.matchers)
+        series, interval_s = series_of(self._backend.query(first, deadline))
+        asked = plan(series, interval_s, self._matcher, self._pools, self._catalogue, policy)
+        values: dict[int, Any] = {}
+        for query in promql.combined([each.branch for each in asked.branches]):
+            for row in self._backend.query(query, deadline):
+                values[int(row["metric"][promql.BRANCH])] = float(row["value"][1])
+        return Answer(series=series, interval_s=interval_s, plan=asked, values=values)
+
+    def _absent(self, why: str) -> Readings:
+        reading = Reading(source=SOURCE, absent=why)
+        return {pool.id: dict.fromkeys(SIGNALS, reading) for pool in self._pools}

@@ -1,0 +1,80 @@
+"""The request counters of every gateway -> the traffic of each key, per second.
+
+The limits script of a gateway counts every request of a key once as `offered` (refused ones included) and,
+where that was so, as `limited` or `would_limit`. Gateways are summed. One that stops answering counts with
+its last rates for a while and is then left out; when fewer than half are known, the traffic is unknown, and
+unknown is not zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from controlplane.model.signal import KeyTraffic
+from controlplane.signals.text import Sample
+from controlplane.signals.window import Vector, growth
+
+HOLD_S = 10.0
+
+_OUTCOMES = {"offered": 0, "limited": 1, "would_limit": 2}
+
+
+@dataclass(slots=True)
+class Counters:
+    """The request counters of one gateway at its last two pages."""
+
+    time_s: float | None = None
+    counts: Vector | None = None
+    rates: Vector | None = None  # per second between the last two pages; by `key~outcome`
+
+    def add(self, time_s: float, counts: Vector, *, restarted: bool = False) -> None:
+        """One page. A counter that appears began at zero; one that fell, at the restart of its gateway."""
+        before_s, before = self.time_s, self.counts
+        self.time_s, self.counts = time_s, counts
+        if before_s is None or before is None or time_s <= before_s:
+            self.rates = None
+            return
+        elapsed_s = time_s - before_s
+        grown = growth({} if restarted else before, counts)
+        self.rates = {name: count / elapsed_s for name, count in grown.items()}
+
+
+def counts_of(samples: Sequence[Sample]) -> Vector:
+    """Counters by `route|tenant|model:version~outcome`."""
+    counts: dict[str, float] = {}
+    for labels, value, _ in samples:
+        try:
+            name = f"{labels['route']}|{labels['tenant']}|{labels['model_version']}~{labels['outcome']}"
+        except KeyError:
+            continue
+        if value >= 0:
+            counts[name] = counts.get(name, 0.0) + value
+    return counts
+
+
+def enough(known: int, gateways: int) -> bool:
+    """Whether `known` of `gateways` may speak for all: at least half."""
+    return known > 0 and 2 * known >= gateways
+
+
+def key_traffic(gateways: Sequence[Counters], now_s: float) -> Mapping[str, KeyTraffic] | None:
+    """The traffic of each counted key over all gateways; None when too few of them are known."""
+    known = [each.rates for each in gateways if each.rates is not None and _recent(each, now_s)]
+    if not enough(len(known), len(gateways)):
+        return None
+    summed: dict[str, list[float]] = {}
+    for rates in known:
+        for name, rate_per_s in rates.items():
+            key, _, outcome = name.rpartition("~")
+            place = _OUTCOMES.get(outcome)
+            if place is not None:
+                summed.setdefault(key, [0.0, 0.0, 0.0])[place] += rate_per_s
+    return {
+        key: KeyTraffic(offered_per_s=offered, limited_per_s=limited, would_limit_per_s=would)
+        for key, (offered, limited, would) in summed.items()
+    }
+
+
+def _recent(counters: Counters, now_s: float) -> bool:
+    return counters.time_s is not None and now_s - counters.time_s <= HOLD_S
