@@ -19,6 +19,7 @@ class Reading:
     count: int = 0  # samples (endpoints, GPUs, requests) behind the value
     source: str = ""
     absent: str = ""
+    not_exposed: bool = False  # the source answers, but the metric vanished or was renamed (`signal_absent`)
 
     def age_s(self, now_s: float) -> float | None:
         """Seconds since the sample was taken; None without a sample."""
