@@ -26,7 +26,7 @@ from controlplane.serve.collector import ViewCollector
 from controlplane.serve.log import Logger, log_problems, make_logger
 from controlplane.serve.metrics import Metrics
 from controlplane.serve.view import ConfigStatus
-from controlplane.signals.catalogue import CatalogueError
+from controlplane.signals.catalogue_file import CatalogueError
 from controlplane.signals.feed import Feed
 from controlplane.xds.lua_code import LuaCode
 from controlplane.xds.translate import Translator
