@@ -201,8 +201,8 @@ def _shapes(keys: Sequence[Key], burst_s: Sequence[float], policy: Policy, windo
 def window_class_s(window: WindowLimit, gateways_max: int) -> float:
     """The burst class (s) of a window limit: the largest within its burst that still admits one request.
 
-    Each of n gateways has an n-th of the bucket (and Envoy rounds it down), so a class needs a little more than
-    n / rate seconds.
+    Each of n gateways has an n-th of the bucket, rounded down: a class needs a little more than n / rate
+    seconds.
     """
     if window.tokens <= 0:
         return LADDER_S[0]

@@ -33,6 +33,9 @@ end
 
 -- Requests/s -> an integer quota and the seconds it stands for: at least ten, if an hour has ten.
 function denial.quota(rate_per_s)
+  if rate_per_s <= 0 then
+    return 0, 3600
+  end
   for _, window_s in ipairs({ 1, 10, 60 }) do
     if rate_per_s * window_s >= 10 then
       return two_digits(rate_per_s * window_s, nearest), window_s
@@ -42,13 +45,13 @@ function denial.quota(rate_per_s)
 end
 
 -- The first slot that could not pay from the bucket Envoy reports: Envoy stops at the first refusal.
--- Slots: list of {name, class, cost, quota, window_s}. `share`: this gateway's part of the fleet's fill.
-function denial.binding(slots, depth, left, share)
+-- Slots: list of {name, class, cost, quota, window_s}. Of n gateways each may use an n-th of a bucket; Envoy keeps
+-- the books of the whole one, and charges n times the cost.
+function denial.binding(slots, depth, left, gateways)
   local candidate
   for _, slot in ipairs(slots) do
-    if left == nil or slot.cost > left then
-      local whole = tonumber(slot.class) * UNITS_PER_S * share
-      if depth == nil or math.abs(depth - whole) <= 2 + whole * 0.01 then
+    if left == nil or slot.cost * gateways > left then
+      if depth == nil or math.abs(depth - tonumber(slot.class) * UNITS_PER_S) <= 1 then
         return slot
       end
       candidate = candidate or slot
@@ -57,11 +60,12 @@ function denial.binding(slots, depth, left, share)
   return candidate or slots[1]
 end
 
-function denial.retry_after_s(slot, left, share)
+-- Whole seconds until the bucket holds this cost again.
+function denial.retry_after_s(slot, left, gateways)
   if slot.cost >= CLOSED then
     return CLOSED_RETRY_S
   end
-  return two_digits((slot.cost - (left or 0)) / (UNITS_PER_S * share), ceil)
+  return two_digits((slot.cost * gateways - (left or 0)) / UNITS_PER_S, ceil)
 end
 
 local function varint(number)
@@ -93,10 +97,10 @@ function denial.take(headers)
   return tonumber(depth), tonumber(left)
 end
 
-function denial.shape(handle, slots, depth, left, share)
+function denial.shape(handle, slots, depth, left, gateways)
   local headers = handle:headers()
-  local slot = denial.binding(slots, depth, left, share)
-  local seconds = denial.retry_after_s(slot, left, share)
+  local slot = denial.binding(slots, depth, left, gateways)
+  local seconds = denial.retry_after_s(slot, left, gateways)
   local name = '"' .. slot.name .. '"'
   headers:replace("retry-after", string.format("%d", seconds))
   headers:replace("ratelimit-policy", string.format("%s;q=%d;w=%d", name, slot.quota, slot.window_s))

@@ -12,8 +12,6 @@ local BYTES_PER_TOKEN = 4
 
 local sub, floor, ceil, max, min = string.sub, math.floor, math.ceil, math.max, math.min
 
-local SHARE = 1 / TICK.gateways
-
 local NOT_READY = answer.UNAVAILABLE
 local NO_MODEL = answer.refusal("400", "invalid_request_error", "missing_model", "The request names no model.")
 local BAD_BODY = answer.refusal("400", "invalid_request_error", "invalid_json", "The body is not valid JSON.")
@@ -101,7 +99,7 @@ local function window_cost(handle, w)
   local windows = POLICY.windows
   local cost = windows.cost[w]
   if windows.per_token[w] then
-    local depth = tonumber(windows.class[w]) * UNITS_PER_S * SHARE
+    local depth = tonumber(windows.class[w]) * UNITS_PER_S / TICK.gateways
     cost = cost >= COST_MAX and cost or min(floor(cost * estimated_tokens(handle) + 0.5), floor(depth))
   end
   return max(1, min(COST_MAX, cost))
@@ -250,7 +248,7 @@ function envoy_on_response(handle)
     local depth, left = denial.take(headers)
     if limited then
       note(handle, seen, "limited")
-      denial.shape(handle, slots_of(seen), depth, left, SHARE)
+      denial.shape(handle, slots_of(seen), depth, left, TICK.gateways)
       return
     end
     if handle:requestHeaders():get("x-tidegate-would-limit") ~= nil then
