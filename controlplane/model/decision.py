@@ -61,3 +61,16 @@ KEY_REASONS: tuple[str, ...] = (
     "guarantees shrunk in proportion: the pool cannot serve them all",
     "shed first: lower priority class",
 )
+
+KEY_REASON_CODES: tuple[str, ...] = (
+    "share",
+    "borrows",
+    "lends",
+    "ceiling",
+    "guarantee",
+    "minimum",
+    "pinned",
+    "guarantees-shrunk",
+    "shed-first",
+)
+"""One stable word for each of KEY_REASONS, for machines and narrow tables."""

@@ -1,8 +1,8 @@
 """Text in, the same text without anything that is or looks like a secret out.
 
-A last line of defence: nothing is meant to carry a secret this far. What Envoy or a library says in an error is
-beyond our hands, though: it may quote a header, a script's table or a URL. The API keys themselves are known here
-only by their digests, so a word is one when its digest is.
+A last line of defence: nothing is meant to carry a secret this far. What Envoy or a library says in an error
+is beyond our hands, though: it may quote a header, a script's table or a URL. API keys themselves are known
+here only by their digests, so a word is one when its digest is.
 """
 
 from __future__ import annotations

@@ -6,61 +6,15 @@ and everything it returns is frozen, so that a scrape never sees half a tick.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from controlplane.model.decision import Decision
 from controlplane.model.policy import Mode, Policy
 from controlplane.model.signal import Observation
+from controlplane.serve.cache import CacheStatus
 from controlplane.serve.changes import Change
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TypeStatus:
-    """One xDS type on one gateway's stream."""
-
-    resources: int = 0  # how many it was sent
-    pushes: int = 0
-    acks: int = 0
-    nacks: int = 0
-    waiting: bool = False  # sent, neither ACKed nor NACKed yet
-    last_nack: str = ""  # Envoy's words, empty when the last answer was an ACK
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayStatus:
-    """One connected Envoy."""
-
-    node: str
-    address: str = ""
-    protocol: str = "delta"  # delta | sotw
-    connected_at_s: float = 0.0
-    types: Mapping[str, TypeStatus] = field(
-        default_factory=dict
-    )  # by short name: CDS, EDS, LDS, RDS, ECDS, RTDS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantined:
-    """A resource that Envoy rejected; its last good version is served instead."""
-
-    type: str  # short name
-    name: str
-    version: str
-    origin: str  # file:line behind it
-    reason: str
-    since_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class XdsStatus:
-    """Who is connected and what they accepted."""
-
-    gateways: Sequence[GatewayStatus] = ()
-    quarantined: Sequence[Quarantined] = ()
-    published: int = 0  # snapshots published since the start
-    resources: Mapping[str, int] = field(default_factory=dict)  # in the current snapshot, by short type name
 
 
 class ProblemLine(Protocol):
@@ -102,6 +56,15 @@ class Control:
     since_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """One tick, taken together so that it belongs together: `decision` is indexed like `policy.keys`."""
+
+    policy: Policy
+    decision: Decision
+    observation: Observation | None
+
+
 class View(Protocol):
     """A running control plane, as seen from outside."""
 
@@ -109,15 +72,12 @@ class View(Protocol):
         """Unix seconds, on the clock that ticks and samples are dated with."""
 
     def policy(self) -> Policy | None:
-        """The policy that `decision` belongs to; None before the first."""
+        """The policy in force; None before the first."""
 
-    def decision(self) -> Decision | None:
-        """The decision of the last tick; None before the first."""
+    def moment(self) -> Moment | None:
+        """The last tick; None before the first."""
 
-    def observation(self) -> Observation | None:
-        """The observation of the last tick; None before the first."""
-
-    def xds_status(self) -> XdsStatus:
+    def xds_status(self) -> CacheStatus:
         """The gateways and what they accepted."""
 
     def config_status(self) -> ConfigStatus:

@@ -1,0 +1,68 @@
+"""`tidegate explain`: why one limit is what it is, in lines a person can follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from controlplane.cli.admin_client import DEFAULT_URL, AdminClient
+from controlplane.cli.options import AdminUrl, answered
+from controlplane.cli.table import rate
+
+
+def explain(
+    tenant: Annotated[str, typer.Argument(metavar="TENANT")],
+    route: Annotated[str, typer.Argument(metavar="ROUTE", help="Its id, or its path pattern.")],
+    model_version: Annotated[
+        str, typer.Argument(metavar="MODEL:VERSION", help="A bare MODEL means its default version.")
+    ],
+    admin: AdminUrl = DEFAULT_URL,
+) -> None:
+    """Say why a tenant has the limit it has, from the signal down to the bucket."""
+    with answered():
+        document = AdminClient(admin).get(
+            "/v1/explain", tenant=tenant, route=route, model_version=model_version
+        )
+    typer.echo("\n".join(explained(document)))
+
+
+def explained(document: Mapping[str, Any]) -> list[str]:
+    """The document of `/v1/explain` as lines."""
+    key = document["key"]
+    return [
+        f"{key['tenant']} on {key['route']} with {key['model_version']}:"
+        f" {rate(key['rate_per_s'])} requests/s, {rate(key['burst_requests'])} at once",
+        "",
+        *_aligned(document["lines"]),
+        *_traffic(key),
+    ]
+
+
+def _aligned(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    width = max((len(line["label"]) for line in lines), default=0)
+    values = [_value(line) for line in lines]
+    value_width = max(map(len, values), default=0)
+    return [
+        f"  {line['label']:<{width}}  {value:>{value_width}}  {line['reason']}".rstrip()
+        for line, value in zip(lines, values, strict=True)
+    ]
+
+
+def _value(line: Mapping[str, Any]) -> str:
+    value = line["value"]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "-" if value is None else str(value)
+    return f"{value:.4g} {line['unit']}".strip()
+
+
+def _traffic(key: Mapping[str, Any]) -> list[str]:
+    if key["offered_per_s"] is None:
+        return ["", "No gateway reports what is offered, admitted and limited."]
+    counts = ", ".join(
+        f"{name.replace('_', ' ')} {rate(key[f'{name}_per_s'])}/s"
+        for name in ("offered", "admitted", "limited", "would_limit")
+        if name != "would_limit" or key["would_limit_per_s"]
+    )
+    return ["", f"Now: {counts}"]
