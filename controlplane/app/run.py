@@ -28,7 +28,7 @@ from controlplane.serve.metrics import Metrics
 from controlplane.serve.view import ConfigStatus
 from controlplane.signals.catalogue_file import CatalogueError
 from controlplane.signals.feed import Feed
-from controlplane.xds.lua_code import LuaCode
+from controlplane.xds.lua_code import lua_code
 from controlplane.xds.translate import Translator
 
 
@@ -56,11 +56,6 @@ class Ports:
     xds_port: int | None = None
 
 
-def lua_code() -> LuaCode:
-    """The constant part of the request filters."""
-    return LuaCode(identity=read_asset("lua/envoy/identity.lua"), limits=read_asset("lua/envoy/limits.lua"))
-
-
 async def serve(directory: Path, ports: Ports, *, on_ready: Callable[[Sockets], None]) -> None:
     """Run until SIGTERM or SIGINT. Raises ConfigRefused, or OSError when an address is taken."""
     stop = asyncio.Event()
@@ -86,7 +81,7 @@ async def control_plane(directory: Path, ports: Ports) -> AsyncIterator[tuple[Lo
         Parts(
             clock=time.time,
             open_reader=lambda policy: Feed(policy, clock=time.time),
-            translator=Translator(lua_code()),
+            translator=Translator(lua_code(read_asset)),
             metrics=metrics,
             events=LoggedEvents(logger),
         )
