@@ -75,8 +75,8 @@ def _ignore(_: object) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
     """Called synchronously, in order. `on_connect` runs before the client's first answer: what it publishes
-    is what the new client gets. `on_settled` gets the seconds from a publication until every client has all
-    of it."""
+    is what the new client gets. `on_settled` gets the seconds from the first difference between what is wanted
+    and what a client has until no client differs."""
 
     on_connect: Callable[[ConnectedNode], None] = _ignore
     on_disconnect: Callable[[ConnectedNode], None] = _ignore
@@ -133,6 +133,7 @@ class Cache:
         self._streams: dict[Stream, None] = {}  # in order of arrival
         self._unsettled: set[Stream] = set()
         self._was_settled = True
+        self._unsettled_since_s = 0.0
         self._waiters: list[asyncio.Future[None]] = []
         self._bodies: OrderedDict[tuple[str, ...], bytes] = OrderedDict()
 
@@ -140,9 +141,12 @@ class Cache:
 
     def publish(self, snapshot: Snapshot) -> None:
         """Make `snapshot` what every client shall have. Nothing is sent where nothing changed."""
-        self._published, self._published_at_s = snapshot, self._clock()
+        now_s = self._clock()
+        if self._published is None:
+            self._unsettled_since_s = now_s
+        self._published, self._published_at_s = snapshot, now_s
         self._quarantine.publish(snapshot)
-        self._offer(self._published_at_s)
+        self._offer(now_s)
 
     @property
     def ready(self) -> bool:
@@ -213,8 +217,14 @@ class Cache:
         now_s = self._clock()
         if stream.node is None:
             self._arrive(stream, request.node_id, now_s)
-        self._send(stream, stream.session.request(request, now_s), now_s)
-        self._learn(stream, now_s)
+        responses = stream.session.request(request, now_s)
+        events = stream.session.take_events()
+        self._accepted(stream, events, now_s)
+        self._send(stream, responses, now_s)
+        refusals = [self._refused(stream, event, now_s) for event in events if isinstance(event, Refused)]
+        if any(refusals):
+            self._offer(now_s)
+        self._check_settled(now_s)
 
     def tick(self) -> None:
         """What became due by the passing of time alone. Call it a few times per second."""
@@ -237,16 +247,6 @@ class Cache:
                 view = self._quarantine.view(stream.node.id)
                 self._send(stream, stream.session.publish(view.snapshot, now_s, view.withheld), now_s)
                 self._accepted(stream, stream.session.take_events(), now_s)
-        self._check_settled(now_s)
-
-    def _learn(self, stream: Stream, now_s: float) -> None:
-        """Draw the consequences of what the client accepted and refused, for it and for all others."""
-        events = stream.session.take_events()
-        self._accepted(stream, events, now_s)
-        refusals = [self._refused(stream, event, now_s) for event in events if isinstance(event, Refused)]
-        if any(refusals):
-            self._offer(now_s)
-        self._note_waiting(stream, now_s)
         self._check_settled(now_s)
 
     def _accepted(self, stream: Stream, events: Iterable[Event], now_s: float) -> None:
@@ -302,16 +302,16 @@ class Cache:
             self._unsettled.add(stream)
 
     def _check_settled(self, now_s: float) -> None:
+        was_settled, self._was_settled = self._was_settled, self.settled
         if not self.settled:
-            self._was_settled = False
+            self._unsettled_since_s = now_s if was_settled else self._unsettled_since_s
             return
         self._quarantine.forget()
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        if not self._was_settled:
-            self._was_settled = True
-            self._hooks.on_settled(now_s - self._published_at_s)
+        if not was_settled:
+            self._hooks.on_settled(now_s - self._unsettled_since_s)
 
     def _encode(self, variant: Variant, response: Response) -> bytes:
         """The bytes of `response`; all but its nonce are made once and shared by all streams."""

@@ -10,7 +10,7 @@ stream; the rest of the batch then goes out in one piece.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from controlplane.model.resource import CLUSTER, LISTENER, Resource
@@ -75,6 +75,7 @@ class Channel:
         self._claimed = ""  # state-of-the-world: the version a reconnecting client says it accepted
         self._adopted = False
         self._last_nonce = ""
+        self._repeated = False
         self._todo: Todo | None = None
 
     # What the client says
@@ -91,9 +92,15 @@ class Channel:
         events = self._settle(request.error) if answers else []
         change = self._subscribe(request, returning=first and bool(request.initial_versions))
         if repeats and self._variant is Variant.SOTW and change == Change() and request.error is None:
-            # The same list under a nonce that was answered already is no ACK: the client began to watch anew.
-            self._asked |= self.subscription.names
+            self._repeat()
         return events
+
+    def _repeat(self) -> None:
+        """The same list under a nonce that was answered already is no ACK: the client began to watch anew.
+        Once for each offer, lest a client that answers twice goes round in circles with us."""
+        if not self._repeated:
+            self._repeated = True
+            self._asked |= self.subscription.names
 
     def _open(self, request: Request) -> None:
         self._claimed = request.version
@@ -151,13 +158,18 @@ class Channel:
             again |= flight.asked
         self._asked |= {name for name in again if self.subscription.covers(name)}
 
+    def ask_again(self, names: Iterable[str]) -> None:
+        """Send what the client holds of `names` once more, because it is about to wait for it."""
+        self._asked |= self.held.keys() & set(names)
+        self._todo = None
+
     # What is on offer
 
     def update(self, offer: Offer) -> None:
         """Replace the offer. Costs nothing when it is the same object as before."""
         if offer.resources is self._offer.resources and offer.withheld == self._offer.withheld:
             return
-        self._offer, self._todo = offer, None
+        self._offer, self._todo, self._repeated = offer, None, False
         self.refused = {
             name: version
             for name, version in self.refused.items()

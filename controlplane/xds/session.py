@@ -171,9 +171,18 @@ class Session:
         held_back = False
         for type_url, channel in self._channels.items():
             if not held_back or type_url in _NEVER_WAIT:
-                responses.extend(self._sending(channel.send(self._nonce(), now_s)))
+                response = channel.send(self._nonce(), now_s)
+                responses.extend(self._sending(response))
+                if response and type_url == CLUSTER:
+                    self._warm(channel)
             held_back |= channel.busy and not self._overdue(channel, now_s)
         return responses
+
+    def _warm(self, clusters: Channel) -> None:
+        """An updated cluster waits for its endpoints anew, and Envoy does not ask for what it has already."""
+        if clusters.flight is not None and ENDPOINT in self._channels:
+            names = [resource.name for resource in clusters.flight.resources]
+            self._channels[ENDPOINT].ask_again(names)
 
     def _removals(self, now_s: float) -> list[Response]:
         """Removals of one type; the next type's follow when these are ACKed."""
