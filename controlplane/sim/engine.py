@@ -92,6 +92,7 @@ class Engine:
 
     @property
     def faults(self) -> Faults:
+        """What is broken; after a change, `advance` starts what it held back."""
         return self._faults
 
     @faults.setter

@@ -59,6 +59,8 @@ def parse(body: bytes, *, chat: bool) -> Ask:
     if not isinstance(document, dict):
         raise Refused(400, "the body must be a JSON object")
     options = document.get("stream_options") or {}
+    if not isinstance(options, dict):
+        raise Refused(400, "stream_options must be an object")
     return Ask(
         chat=chat,
         model=document.get("model"),
