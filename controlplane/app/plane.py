@@ -9,7 +9,7 @@ from controlplane.app.loop import Loop
 from controlplane.model.policy import Mode, Policy
 from controlplane.serve.cache import CacheStatus
 from controlplane.serve.changes import Change
-from controlplane.serve.view import ConfigStatus, Control, Moment
+from controlplane.serve.view import ConfigStatus, Control, Moment, XdsTotals
 
 
 class Plane:
@@ -31,6 +31,10 @@ class Plane:
     def xds_status(self) -> CacheStatus:
         return self._loop.cache.status()
 
+    def xds_totals(self) -> XdsTotals:
+        loop = self._loop
+        return XdsTotals(pushes=loop.pushes, nacks=loop.nacks, visible_to_acked_s=tuple(loop.reactions_s))
+
     def config_status(self) -> ConfigStatus:
         return self.config
 
@@ -47,10 +51,6 @@ class Plane:
 
     def recent_changes(self, limit: int) -> Sequence[Change]:
         return self._loop.trail.newest(limit)
-
-    def reactions_s(self) -> Sequence[float]:
-        """Seconds from a new signal value being visible to its limits being ACKed, newest last."""
-        return tuple(self._loop.reactions_s)
 
     def freeze(self, on: bool, *, reason: str, by: str) -> None:
         old = self._loop.control.frozen

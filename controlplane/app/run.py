@@ -141,18 +141,16 @@ class _Reloader:
         applied = outcome == "applied"
         self._plane.config = ConfigStatus(
             loaded_at_s=self._loop.now_s() if applied else old.loaded_at_s,
-            files=loaded.files,
+            files=("tidegate.yaml", *sorted(loaded.documents)),
             problems=loaded.problems,
-            in_force=outcome != "rejected",
+            in_force=not loaded.has_errors,
             reloads=old.reloads + 1,
         )
 
     async def _apply(self, loaded: config.Loaded) -> str:
         policy = loaded.policy
-        if policy is None or not loaded.main_in_force:
-            return "rejected"
-        if policy == self._in_force:
-            return "unchanged"
+        if policy is None or policy == self._in_force:
+            return "rejected" if loaded.has_errors else "unchanged"
         try:
             await self._loop.apply(policy)
         except CatalogueError as error:

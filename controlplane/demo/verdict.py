@@ -159,11 +159,12 @@ def _limited_runs(windows: Sequence[Window]) -> list[tuple[float, float]]:
     return runs
 
 
-def criteria(evidence: Evidence) -> list[Criterion]:
-    """Every promise of the demo, each with its measured figure."""
+def criteria(evidence: Evidence, *, missing: Sequence[str] = ()) -> list[Criterion]:
+    """Every promise of the demo, each with its measured figure. `missing`: phases that never came about."""
     results = phase_results(evidence)
     return [
         *_phase_criteria(evidence, results),
+        *(_missing(phase) for phase in missing),
         _overload(evidence, results),
         _giveaway(evidence),
         Criterion(
@@ -207,6 +208,16 @@ def _phase_criteria(evidence: Evidence, results: Sequence[PhaseResult]) -> list[
             )
         )
     return found
+
+
+def _missing(phase: str) -> Criterion:
+    return Criterion(
+        id=f"rate.{phase}",
+        must="the phase's signal reaches a decision",
+        measured=None,
+        unit="no decision on it in time",
+        holds=False,
+    )
 
 
 def _deviation(result: PhaseResult) -> float:

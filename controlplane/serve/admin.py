@@ -130,7 +130,7 @@ class _Admin:
         return self._answer(documents.signals(moment.policy, moment.observation, self._view.now_s()))
 
     async def xds(self, _request: web.Request) -> web.Response:
-        return self._answer(documents.xds(self._view.xds_status()))
+        return self._answer(documents.xds(self._view.xds_status(), self._view.xds_totals()))
 
     async def config(self, _request: web.Request) -> web.Response:
         return self._answer(documents.config(self._view.config_status(), self._view.policy()))

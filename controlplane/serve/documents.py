@@ -18,7 +18,7 @@ from controlplane.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, 
 from controlplane.model.signal import SIGNALS, KeyTraffic, Load, Observation, Reading
 from controlplane.serve.cache import CacheStatus, StreamStatus
 from controlplane.serve.changes import Change
-from controlplane.serve.view import ConfigStatus, Control, Moment
+from controlplane.serve.view import ConfigStatus, Control, Moment, XdsTotals
 from controlplane.xds.quarantine import Quarantined
 from controlplane.xds.session import TypeStatus
 
@@ -170,9 +170,12 @@ def explanation(moment: Moment, told: Explanation, key_id: str) -> Document:
     }
 
 
-def xds(status: CacheStatus) -> Document:
+def xds(status: CacheStatus, totals: XdsTotals) -> Document:
     """The connected gateways, what each accepted, and what is quarantined."""
     return {
+        "pushes": totals.pushes,
+        "nacks": totals.nacks,
+        "visible_to_acked_s": list(totals.visible_to_acked_s),
         "published": {short_name(url): count for url, count in status.published.items()},
         "published_at": status.published_at_s,
         "gateways": [_gateway(stream) for stream in status.streams],

@@ -68,6 +68,8 @@ def _redact_field(name: str, value: Any, digests: AbstractSet[str]) -> Any:
 
 
 def _is_key(word: str, digests: AbstractSet[str]) -> bool:
-    """Whether `word`, or what follows its last `=` or `:`, is an API key."""
-    parts = {word, word.rstrip(".:"), *re.split(r"[=:]", word)}
+    """Whether `word`, or what follows or precedes a `=` or `:` in it, is an API key."""
+    starts = [0, *(mark.end() for mark in re.finditer("[=:]", word))]
+    parts = {part for start in starts for part in (word[start:], word[start:].rstrip(".:"))}
+    parts |= {word[: start - 1] for start in starts[1:]}
     return any(hashlib.sha256(part.encode()).hexdigest() in digests for part in parts)

@@ -65,6 +65,15 @@ class Moment:
     observation: Observation | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XdsTotals:
+    """What went to gateways since the start."""
+
+    pushes: int = 0
+    nacks: int = 0
+    visible_to_acked_s: Sequence[float] = ()  # the last thousand: from a new signal value to its limits ACKed
+
+
 class View(Protocol):
     """A running control plane, as seen from outside."""
 
@@ -79,6 +88,9 @@ class View(Protocol):
 
     def xds_status(self) -> CacheStatus:
         """The gateways and what they accepted."""
+
+    def xds_totals(self) -> XdsTotals:
+        """Pushes, rejections and reaction times since the start."""
 
     def config_status(self) -> ConfigStatus:
         """The operator's files."""

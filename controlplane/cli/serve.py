@@ -1,0 +1,34 @@
+"""`tidegate serve`: a control plane for Envoys that anybody started."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def serve(
+    config: Annotated[Path, typer.Option(help="Directory with tidegate.yaml and tenants/.")],
+    admin_port: Annotated[int | None, typer.Option(help="Above admin.port of the configuration.")] = None,
+    xds_port: Annotated[int | None, typer.Option(help="Above xds.port of the configuration.")] = None,
+) -> None:
+    """Run the control plane: read signals, decide limits, push them to every connected Envoy."""
+    from controlplane.app.run import ConfigRefused, Ports, Sockets
+    from controlplane.app.run import serve as run
+
+    def on_ready(sockets: Sockets) -> None:
+        typer.echo(f"tidegate: admin API {sockets.admin_url}, xDS {sockets.xds_address}", err=True)
+
+    try:
+        asyncio.run(run(config, Ports(admin_port=admin_port, xds_port=xds_port), on_ready=on_ready))
+    except ConfigRefused as refused:
+        typer.echo(str(refused), err=True)
+        typer.echo(
+            f"{config}: no usable configuration; tidegate check {config} lists every problem", err=True
+        )
+        raise typer.Exit(1) from None
+    except (OSError, RuntimeError) as error:
+        typer.echo(f"tidegate serve: {error}", err=True)
+        raise typer.Exit(1) from None
