@@ -73,7 +73,7 @@ def failures(decision: Decision) -> dict[str, str]:
 
 def costs(rate_per_s: NDArray[np.float64]) -> NDArray[np.int64]:
     """Cost units of one request at each rate: UNITS_PER_S / rate in [1, COST_MAX]; without a rate, closed."""
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         exact = np.floor(UNITS_PER_S / rate_per_s + 0.5)
     closed = ~(rate_per_s > 0)  # zero, negative or nan
     return np.where(closed, COST_MAX, np.clip(exact, 1, COST_MAX)).astype(np.int64)
