@@ -92,6 +92,8 @@ class Fetcher:
         async with session.get(url, max_redirects=_REDIRECTS_MAX) as response:
             if response.status != 200:
                 raise ValueError(f"HTTP {response.status}")
+            if response.content_type == "text/html":
+                raise ValueError("a page for people (text/html) instead of metrics")
             body = bytearray()
             async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
                 body += chunk

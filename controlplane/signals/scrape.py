@@ -93,8 +93,6 @@ class ScrapeSource:
     def _take(self, fetched: Fetched) -> None:
         page = None if fetched.text is None else self._readers[fetched.url].read(fetched.text)
         problem = fetched.problem
-        if page is not None and not page.samples and page.unreadable:
-            problem, page = f"{page.unreadable} lines that are no metrics", None
         if fetched.url in self._by_url:
             self._take_endpoint(fetched, page, problem)
         if fetched.url in self._policy.gpu_exporter_urls:

@@ -4,7 +4,8 @@
 0.4 s. Most lines of a page are not wanted, and the wanted ones carry the same labels at every scrape: so
 names are filtered first, and what `prometheus_client` made of a series is remembered until the series
 disappears. Only the value and the timestamp are parsed anew. The result is that of `prometheus_client` (a
-property test).
+property test), except that a counter keeps the name it has on the page and in every Prometheus: the parser
+would call Envoy's and Triton's counters `..._total`.
 """
 
 from __future__ import annotations
