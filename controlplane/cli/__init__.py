@@ -1,6 +1,10 @@
-"""The command `tidegate`. One file for each group of commands; each imports what it needs when it is loaded."""
+"""The command `tidegate`: one file for each group of commands, imported only when it is called."""
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from importlib import import_module
 
 import typer
 
@@ -30,21 +34,30 @@ def _root(
     del version
 
 
-def _register() -> None:
-    from controlplane.cli.bootstrap import bootstrap
-    from controlplane.cli.check import check, schema
-    from controlplane.cli.demo import demo
-    from controlplane.cli.explain import explain
-    from controlplane.cli.serve import serve
-    from controlplane.cli.signals import signals
-    from controlplane.cli.switch import freeze, mode
-    from controlplane.cli.top import top, xds
+COMMANDS = {
+    "demo": "demo",
+    "serve": "serve",
+    "bootstrap": "bootstrap",
+    "check": "check",
+    "schema": "check",
+    "signals": "signals",
+    "top": "top",
+    "explain": "explain",
+    "xds": "top",
+    "freeze": "switch",
+    "mode": "switch",
+}
+"""Command -> the file of this room that has it."""
 
-    for command in (demo, serve, bootstrap, check, schema, signals, top, explain, xds, freeze, mode):
-        app.command()(command)
+
+def _register(names: Iterable[str]) -> None:
+    for name in names:
+        module = import_module(f"controlplane.cli.{COMMANDS[name]}")
+        app.command(name)(getattr(module, name))
 
 
 def main() -> None:
     """The entry point of the command."""
-    _register()
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    _register([wanted] if wanted in COMMANDS else COMMANDS)
     app()

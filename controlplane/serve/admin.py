@@ -206,9 +206,9 @@ def _errors_answered(digests: Callable[[], frozenset[str]]) -> Any:
     """A middleware that makes every refusal a JSON document, those of the HTTP server itself included."""
 
     @web.middleware
-    async def answered(request: web.Request, answer: Callable[[web.Request], Any]) -> web.StreamResponse:
+    async def answered(request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
         try:
-            response: web.StreamResponse = await answer(request)
+            response: web.StreamResponse = await handler(request)
         except Problem as problem:
             return _json_response(redact_all(problem.document, digests()), problem.status)
         except web.HTTPException as error:
