@@ -1,4 +1,4 @@
-"""`tidegate check DIR` and `tidegate schema`: what is wrong with a configuration, and what one may say in it."""
+"""`tidegate check DIR` and `tidegate schema`: what is wrong with a configuration, and what may stand in it."""
 
 from __future__ import annotations
 
@@ -102,5 +102,5 @@ def _summary(loaded: Loaded, directory: Path, errors: int, warnings: int) -> str
     policy = loaded.policy
     if policy is None:
         return f"{directory}: {found}; nothing can be served"
-    sizes = f"{len(policy.tenants)} tenant(s), {len(policy.pools)} model version(s), {len(policy.routes)} route(s)"
-    return f"{directory}: {found}; {sizes}, {len(policy.keys)} limit(s)"
+    served = f"{len(policy.pools)} model version(s), {len(policy.routes)} route(s)"
+    return f"{directory}: {found}; {len(policy.tenants)} tenant(s), {served}, {len(policy.keys)} limit(s)"

@@ -18,14 +18,9 @@ XDS_TYPES = ("CDS", "EDS", "LDS", "RDS", "ECDS", "RTDS")
 class Metrics:
     """What happened since the start. Every label has a small, fixed set of values."""
 
-    def __init__(self, registry: CollectorRegistry, *, version: str, envoy_api: str = "v3") -> None:
-        build = Gauge(
-            "tidegate_build_info",
-            "1, labelled with the version.",
-            ["version", "envoy_api"],
-            registry=registry,
-        )
-        build.labels(version, envoy_api).set(1)
+    def __init__(self, registry: CollectorRegistry, *, version: str) -> None:
+        build = Gauge("tidegate_build_info", "1, labelled with the version.", ["version"], registry=registry)
+        build.labels(version).set(1)
         ProcessCollector(registry=registry)
         self._ticks(registry)
         self._xds(registry)

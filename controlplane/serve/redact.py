@@ -8,6 +8,7 @@ here only by their digests, so a word is one when its digest is.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -36,6 +37,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 
 
+KEY_LENGTH_AT_LEAST = 8
+MARKS_AT_MOST = 12
 _WORD = re.compile(r"[^\s\"'`,;&()<>\[\]{}|]{8,}")
 
 NONE: frozenset[str] = frozenset()
@@ -68,8 +71,9 @@ def _redact_field(name: str, value: Any, digests: AbstractSet[str]) -> Any:
 
 
 def _is_key(word: str, digests: AbstractSet[str]) -> bool:
-    """Whether `word`, or what follows or precedes a `=` or `:` in it, is an API key."""
-    starts = [0, *(mark.end() for mark in re.finditer("[=:]", word))]
-    parts = {part for start in starts for part in (word[start:], word[start:].rstrip(".:"))}
-    parts |= {word[: start - 1] for start in starts[1:]}
+    """Whether `word`, or a part of it between marks like those of a URL or a header, is an API key."""
+    marks = list(itertools.islice(re.finditer("[=:@.?]", word), MARKS_AT_MOST))
+    starts = [0, *(mark.end() for mark in marks)]
+    ends = [len(word), *(mark.start() for mark in marks)]
+    parts = {word[start:end] for start in starts for end in ends if end - start >= KEY_LENGTH_AT_LEAST}
     return any(hashlib.sha256(part.encode()).hexdigest() in digests for part in parts)
