@@ -1,4 +1,4 @@
-"""`tidegate check DIR` and `tidegate schema`: what is wrong with a configuration, and what may stand in it."""
+"""`tidegate check DIR` and `tidegate schema`: what is wrong with a configuration, what may be in it."""
 
 from __future__ import annotations
 

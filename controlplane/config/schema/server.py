@@ -1,0 +1,72 @@
+"""Tidegate's own sockets, and the Envoys that connect to them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from controlplane.config.schema.scalar import AnyPort, Count, FilePath, Host, Origin, Port, Section, Url
+
+
+class Listener(Section):
+    """Where clients connect to Envoy. A change here replaces the listener: limits start with full buckets."""
+
+    address: Host = Field("0.0.0.0", description="Address to listen on.")
+    port: Port = Field(8080, description="Port to listen on.")
+    max_request_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = Field(
+        10 * 1024 * 1024, description="Largest request body, bytes; larger ones get 413."
+    )
+    health_path: Annotated[str, Field(pattern=r"^/[A-Za-z0-9._~/-]*$", max_length=256)] = Field(
+        "/healthz", description="Path Envoy answers itself, for load balancers. Never limited."
+    )
+
+
+class Gateways(Section):
+    """The fleet of Envoys. Limits are fleet-wide, each Envoy enforces its part."""
+
+    min: Count = Field(1, description="Fewest Envoys that share the limits.")
+    max: Count = Field(
+        1, description="Most Envoys that share the limits; bursts must be large enough for all of them."
+    )
+    stats: list[Url] = Field(
+        [],
+        description="`/stats/prometheus` of each Envoy's admin port: demand, latency and failures.",
+        examples=[["http://127.0.0.1:9901/stats/prometheus"]],
+    )
+
+
+class Tls(Section):
+    """TLS of the xDS server. With `ca`, clients must show a certificate of it (mTLS)."""
+
+    cert: FilePath = Field(description="Certificate chain, PEM.", examples=["tls/tls.crt"])
+    key: FilePath = Field(description="Its key, PEM.", examples=["tls/tls.key"])
+    ca: FilePath | None = Field(
+        None, description="CA of the Envoys' certificates, PEM.", examples=["tls/ca.crt"]
+    )
+
+
+class Admin(Section):
+    """Health, metrics, decisions and explanations by HTTP."""
+
+    address: Host = Field("127.0.0.1", description="Address to listen on.")
+    port: AnyPort = Field(9090, description="Port to listen on; 0: a free one.")
+    token_file: FilePath | None = Field(
+        None, description="File with the bearer token that changes need (and decisions, off loopback)."
+    )
+
+
+class Xds(Section):
+    """The gRPC server that Envoys take their configuration from."""
+
+    address: Host = Field("127.0.0.1", description="Address to listen on.")
+    port: AnyPort = Field(18000, description="Port to listen on; 0: a free one.")
+    tls: Tls | None = Field(None, description="Certificates. Without them the server speaks plain text.")
+
+
+class Cors(Section):
+    """Browsers of other origins."""
+
+    allow_origins: list[Origin] = Field(
+        [], description="Origins that may call, exact, or `*`.", examples=[["https://chat.example.com"]]
+    )
