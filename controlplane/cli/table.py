@@ -126,7 +126,7 @@ def pools_table(rows: Sequence[PoolRow], *, title: str | None = None) -> Table:
     table.add_column("why", ratio=1)
     for row in rows:
         table.add_row(
-            row.model_version,
+            Text(row.model_version),
             Text(row.state, style=_STATE_STYLES.get(row.state, "")),
             rate(row.utilisation_percent),
             _plain(row.factor, 3),
@@ -151,7 +151,9 @@ def gateways_table(rows: Sequence[GatewayRow], *, title: str | None = None) -> T
             Text("ACKed", style="green") if row.settled else Text(f"waits for {row.waiting}", style="yellow")
         )
         refused = Text(str(row.refused), style="red" if row.refused else "dim")
-        table.add_row(row.node, row.address, row.protocol, state, refused, Text(row.last_nack, style="red"))
+        table.add_row(
+            Text(row.node), Text(row.address), row.protocol, state, refused, Text(row.last_nack, style="red")
+        )
     return table
 
 
