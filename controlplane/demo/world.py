@@ -35,10 +35,12 @@ class DemoTenant:
         return f"sk-demo-{self.id}"
 
 
+# No share is so small that its floor asks for a longer burst class than one second: a phase of a few seconds
+# could not empty such a bucket before it is measured.
 TENANTS = (
-    DemoTenant(id="acme", weight=3),
-    DemoTenant(id="globex", weight=2),
-    DemoTenant(id="initech", weight=1),
+    DemoTenant(id="acme", weight=4),
+    DemoTenant(id="globex", weight=3),
+    DemoTenant(id="initech", weight=2),
 )
 
 
