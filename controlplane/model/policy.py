@@ -202,6 +202,16 @@ class WindowLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """SPEC M7: LLM tokens of one model version per calendar period. Kept, not enforced yet."""
+
+    model_version: str  # Pool.id
+    tokens: int
+    period: str  # daily | monthly
+    time_zone: str = "UTC"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TenantShare:
     """What a tenant has of one scope; the most specific scope wins (pool, then model, then everything)."""
 
@@ -222,6 +232,7 @@ class Tenant:
     share: TenantShare = field(default_factory=TenantShare)
     shares: Mapping[str, TenantShare] = field(default_factory=dict)  # by `model` or `model:version`
     models: tuple[str, ...] | None = None  # None: every model; else names or `model:version`
+    quotas: tuple[Quota, ...] = ()
     ref: SourceRef = SourceRef(file="", line=0)
 
 
@@ -278,6 +289,12 @@ class PrometheusPolicy:
     cert_file: str | None = None
     key_file: str | None = None
     query_params: Mapping[str, str] = field(default_factory=dict)
+    method: str = "POST"  # or GET; POST carries long queries
+    match: str = "auto"  # labels | endpoints: how series find their pool
+    matchers: str = ""  # label matchers added to every selector, for example `cluster="eu-1"`
+    window_s: float = 300.0  # span of rates and quantiles
+    lookback_s: float = 90.0  # a sample older than this is no sample; at least three scrape intervals
+    recording_rules: bool = False  # read rates from recording rules where the catalogue names one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +307,20 @@ class SignalPolicy:
     gpu_exporter_urls: tuple[str, ...] = ()  # DCGM exporters scraped directly
     prometheus: PrometheusPolicy | None = None
     catalogue_file: str | None = None  # extends the shipped map of metric names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerPolicy:
+    """Tidegate's own sockets. File names are absolute; the servers read the files themselves."""
+
+    admin_address: str = "127.0.0.1"
+    admin_port: int = 9090
+    admin_token_file: str | None = None
+    xds_address: str = "127.0.0.1"
+    xds_port: int = 18000
+    xds_cert_file: str | None = None  # None: plain text
+    xds_key_file: str | None = None
+    xds_ca_file: str | None = None  # given: Envoys must show a certificate of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,3 +341,4 @@ class Policy:
     freeze: bool = False
     default_tenant: str | None = None
     cors_allow_origins: tuple[str, ...] = ()
+    server: ServerPolicy = field(default_factory=ServerPolicy)
