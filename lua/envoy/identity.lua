@@ -101,9 +101,17 @@ local function admit(handle)
   return mode ~= nil and mode ~= "none" and UNAUTHENTICATED or nil
 end
 
+-- An HTTP/1 request with a length has no trailers, and waiting for them costs a second run of the script.
+local function may_have_trailers(handle)
+  return handle:streamInfo():protocol():sub(1, 6) ~= "HTTP/1" or handle:headers():get("content-length") == nil
+end
+
 -- luacheck: globals envoy_on_request
 function envoy_on_request(handle)
   answer.guard(handle, admit)
+  if not may_have_trailers(handle) then
+    return
+  end
   local trailers = handle:trailers() -- waits without holding the body back
   if trailers then
     trusted.strip(trailers)

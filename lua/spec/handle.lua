@@ -101,7 +101,7 @@ function spec.world()
   return { counters = {}, histograms = {}, lookups = 0, now_ms = 1000 }
 end
 
--- One stream. `request`: {route, headers, trailers, metadata}; lists are Lua tables of {name, value}.
+-- One stream. `request`: {route, headers, trailers, metadata, protocol}; lists are Lua tables of {name, value}.
 function spec.stream(world, request)
   local stream = {
     world = world,
@@ -130,6 +130,9 @@ function spec.stream(world, request)
         end,
         routeName = function()
           return request.route
+        end,
+        protocol = function()
+          return request.protocol or "HTTP/2"
         end,
       }
     end
