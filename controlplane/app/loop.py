@@ -23,27 +23,12 @@ from controlplane.model.signal import Observation
 from controlplane.serve.cache import Ack, Cache, ConnectedNode, Hooks, Push, Rejection
 from controlplane.serve.changes import Change, Trail, changes
 from controlplane.serve.collector import ViewCollector
+from controlplane.serve.documents import short_name
 from controlplane.serve.metrics import Metrics
 from controlplane.serve.view import Control, Moment
 from controlplane.xds.translate import Translator
 
 REACTIONS_KEPT = 1000
-
-SHORT_NAMES = {
-    "Cluster": "CDS",
-    "ClusterLoadAssignment": "EDS",
-    "Listener": "LDS",
-    "RouteConfiguration": "RDS",
-    "TypedExtensionConfig": "ECDS",
-    "Runtime": "RTDS",
-}
-
-
-def short_name(type_url: str) -> str:
-    """`type.googleapis.com/envoy.config.cluster.v3.Cluster` -> `CDS`."""
-    last = type_url.rpartition(".")[2]
-    return SHORT_NAMES.get(last, last)
-
 
 class Reader(Protocol):
     """Where observations come from (`signals.feed.Feed`)."""
