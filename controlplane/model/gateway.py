@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class GatewayMember:
-    """One Envoy that shares the limits. Only the number of members matters for a limit, the address for people."""
+    """One Envoy that shares the limits. Limits depend on the number of members; addresses are for people."""
 
     id: str  # node id
     address: str = "127.0.0.1"

@@ -1,8 +1,8 @@
 """The burst classes: how many seconds of its rate a key may take at once.
 
-Judgement chooses a class for each key, translation gives each class one bucket of the same fill, so both must
-agree on the classes and on their names. A class is a property of the policy alone: a key that changed its class
-would find another, full bucket.
+Judgement chooses a class for each key, translation gives each class one bucket of the same fill, so both
+must agree on the classes and on their names. A class is a property of the policy alone: a key that changed
+its class would find another, full bucket.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A pool's name in Envoy's statistics, and back.
 
-Envoy turns `:` into `_` in the name of a cluster's statistics, and by default takes the text up to the first dot
-as its label. `~` cannot occur in an id, so it stands for the colon and closes the name; the bootstrap has a tag
-rule that takes everything up to the closing `~`. The label reads `llama-3.1~r2`, and `pool_id` turns it back.
+Envoy turns `:` into `_` in the name of a cluster's statistics, and by default takes the text up to the
+first dot as its label. `~` cannot occur in an id, so it stands for the colon and closes the name; the
+bootstrap has a tag rule that takes everything up to the closing `~`. The label reads `llama-3.1~r2`, and
+`pool_id` turns it back.
 """
 
 from __future__ import annotations

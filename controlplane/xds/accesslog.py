@@ -1,16 +1,16 @@
-"""One JSON line for each request, on standard output. Chosen fields only: no authorisation, no query, no body."""
+"""One JSON line for each request, on standard output: chosen fields, no credentials, query or body."""
 
 from __future__ import annotations
 
 from envoy_data_plane.envoy.config.accesslog.v3 import AccessLog
-from envoy_data_plane.envoy.config.core.v3 import JsonFormatOptions, SubstitutionFormatString
+from envoy_data_plane.envoy.config.core.v3 import SubstitutionFormatString
 from envoy_data_plane.envoy.extensions.access_loggers.stream.v3 import StdoutAccessLog
 from envoy_data_plane.google.protobuf import Struct
 
 from controlplane.xds import codec
 from controlplane.xds.names import METADATA
 
-# What a request asked for and what became of it. The tenant is the verified one: a script's metadata, not a header.
+# The tenant is the verified one: a script's metadata, not a header a client could have sent.
 FIELDS: dict[str, str] = {
     "bytes_received": "%BYTES_RECEIVED%",
     "bytes_sent": "%BYTES_SENT%",
@@ -38,11 +38,6 @@ def access_log() -> AccessLog:
     return AccessLog(
         name="envoy.access_loggers.stdout",
         typed_config=codec.pack(
-            StdoutAccessLog(
-                log_format=SubstitutionFormatString(
-                    json_format=Struct.from_dict(FIELDS),
-                    json_format_options=JsonFormatOptions(sort_properties=True),
-                )
-            )
+            StdoutAccessLog(log_format=SubstitutionFormatString(json_format=Struct.from_dict(FIELDS)))
         ),
     )

@@ -1,7 +1,7 @@
 """Which JSON fields of a request scripts may see -> the json_to_metadata filter, a constant.
 
-It holds the request until its body is whole, so it runs on routes that find the model in the body only. A body
-that is not JSON (or another content type) leaves `invalid`, one without a field leaves nothing.
+It holds the request until its body is whole, so it runs on routes that find the model in the body only. A
+body that is not JSON (or another content type) leaves `invalid`, one without a field leaves nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A pool of model servers -> an Envoy Cluster.
 
-The cluster is named after the pool (`model:version`), so that a script can choose it by header. Envoy replaces
-the colon in stat names and cuts a cluster's label at the first dot; `stat_name` is what survives both, and
-the bootstrap's tag rules read it back as one label.
+The cluster is named after the pool (`model:version`), so that a script can choose it by header. Envoy
+replaces the colon in stat names and cuts a cluster's label at the first dot; `stat_name` is what survives
+both, and the bootstrap's tag rules read it back as one label.
 
 Thresholds here are generous and static: what drifts is pushed by RTDS, because a changed Cluster is rebuilt
 by Envoy and loses its connections.

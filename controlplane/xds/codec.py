@@ -2,9 +2,9 @@
 
 Two routes with the same bytes. What is rare is authored with envoy-data-plane, complete and typed but
 milliseconds for each message (it compiles a validator every time); what changes every tick is authored with
-official protobuf classes of our own wire-compatible subset (`protos/tidegate_resources.proto`), about a thousand
-times faster. Reading back, for goldens and people, always goes through envoy-data-plane, so a subset that
-strayed from Envoy's numbering would show.
+official protobuf classes of our own wire-compatible subset (`protos/tidegate_resources.proto`), about a
+thousand times faster. Reading back, for goldens and people, always goes through envoy-data-plane, so a
+subset that strayed from Envoy's numbering would show.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who is in a pool, or in the fleet of gateways -> ClusterLoadAssignment.
 
-Hot: endpoints come and go with the pods, so these are official protobuf messages. Sorted, so that the order in
-which members were found never changes the bytes.
+Hot: endpoints come and go with the pods, so these are official protobuf messages. Sorted, so that the order
+in which members were found never changes the bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def endpoints(pool: Pool) -> pb.ClusterLoadAssignment:
 
 
 def gateways(members: Sequence[GatewayMember]) -> pb.ClusterLoadAssignment:
-    """The Envoys that share every limit. Envoy divides by their number; without any, each gives the full rate."""
+    """The Envoys that share every limit: Envoy divides by their number; none means the full rate each."""
     return _assignment(GATEWAYS_CLUSTER, ((member.address, member.port) for member in members))
 
 

@@ -1,8 +1,8 @@
 """Filters by ECDS: where the listener asks for them, and what it is sent.
 
-The listener is frozen, for its change would refill every bucket; whatever changes with tenants, keys and rates
-sits in filters it only names. Each has a default that is in force from the first moment, so an Envoy is ready
-before it has heard from a control plane, and serves nothing until it has.
+The listener is frozen, for its change would refill every bucket; whatever changes with tenants, keys and
+rates sits in filters it only names. Each has a default that is in force from the first moment, so an Envoy
+is ready before it has heard from a control plane, and serves nothing until it has.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The issuers an operator trusts -> the jwt_authn filter.
 
-It only verifies: a token that is missing or bad passes without claims, and the identity script, which also knows
-API keys (they come in the same header), decides what that means for the route. The verified claims of a provider
-are dynamic metadata under its name; a verified token is not forwarded to the model server.
+It only verifies: a token that is missing or bad passes without claims, and the identity script, which also
+knows API keys (they come in the same header), decides what that means for the route. The verified claims of
+a provider are dynamic metadata under its name; a verified token is not forwarded to the model server.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The operator's listener -> the one frozen Envoy Listener.
 
-Its bytes depend on `policy.Listener` and the closed script alone: not on tenants, models, routes, keys or modes.
-Order of the filters: health check, CORS, JWT, identity (strips what only we may say), body, limits (prices the
-request and chooses its pool), local rate limit, router.
+Its bytes depend on `policy.Listener` and the closed script alone: not on tenants, models, routes, keys or
+modes. Order of the filters: health check, CORS, JWT, identity (strips what only we may say), body, limits
+(prices the request and chooses its pool), local rate limit, router.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The burst ladder -> the local_ratelimit filter: a constant, because any change of it refills every bucket.
 
-Buckets are filled in universal cost units (UNITS_PER_S per second), one wildcard descriptor for each burst class;
-Envoy makes one bucket for each distinct key it sees. What adapts is the price: the limits script writes class,
-key and cost of every request into dynamic metadata, and a key of r requests/s pays UNITS_PER_S / r. So rates move
-while buckets stay, tenants come without a new filter, and nothing is ever given away by a change.
+Buckets are filled in universal cost units (UNITS_PER_S per second), one wildcard descriptor for each burst
+class; Envoy makes one bucket for each distinct key it sees. What adapts is the price: the limits script
+writes class, key and cost of every request into dynamic metadata, and a key of r requests/s pays
+UNITS_PER_S / r. So rates move while buckets stay, tenants come without a new filter, and nothing is ever
+given away by a change.
 
 The default bucket is closed: a request whose price or class Envoy cannot read must not pass for free.
 """
@@ -28,6 +29,7 @@ from envoy_data_plane.envoy.extensions.common.ratelimit.v3 import (
     LocalClusterRateLimit,
     LocalRateLimitDescriptor,
     RateLimitDescriptorEntry,
+    XRateLimitHeadersRfcVersion,
 )
 from envoy_data_plane.envoy.extensions.filters.http.local_ratelimit.v3 import LocalRateLimit
 from envoy_data_plane.envoy.type.metadata.v3 import MetadataKey, MetadataKeyPathSegment
@@ -68,13 +70,16 @@ def local_rate_limit() -> LocalRateLimit:
         always_consume_default_token_bucket=False,
         local_cluster_rate_limit=LocalClusterRateLimit(),
         rate_limited_as_resource_exhausted=True,
+        # In cost units, for the limits script alone: it computes Retry-After from them and takes them off.
+        enable_x_ratelimit_headers=XRateLimitHeadersRfcVersion.DRAFT_VERSION_03,
     )
 
 
 def _descriptor(burst_s: float) -> LocalRateLimitDescriptor:
     """A bucket for each key of this class: filled at UNITS_PER_S, `burst_s` deep.
 
-    The deepest class ends just below COST_MAX, so that a closed key (which pays COST_MAX) is closed there too.
+    The deepest class ends just below COST_MAX, so that a closed key (which pays COST_MAX) is closed there
+    too.
     """
     return LocalRateLimitDescriptor(
         entries=[

@@ -1,9 +1,9 @@
 """The operator's paths -> one RouteConfiguration.
 
-Routes carry no limits and no tables (both would be reset, or copied for each request): a route has a name, which
-is what the scripts know it by, and time-outs that let a stream run. Which pool serves a request is a header that
-the limits script writes. Answers without a model server are direct: OPTIONS, the model list, and the last word
-for unknown paths.
+Routes carry no limits and no tables (both would be reset, or copied for each request): a route has a name,
+which is what the scripts know it by, and time-outs that let a stream run. Which pool serves a request is a
+header that the limits script writes. Answers without a model server are direct: OPTIONS, the model list,
+and the last word for unknown paths.
 """
 
 from __future__ import annotations
@@ -51,11 +51,17 @@ def route_configuration(
     """OPTIONS first, then the operator's routes in their order, then 404."""
     return RouteConfiguration(
         name=names.ROUTE_CONFIG_NAME,
+        validate_clusters=False,
         virtual_hosts=[
             VirtualHost(
                 name=names.ROUTE_CONFIG_NAME,
                 domains=["*"],
-                routes=[_options(), *(route(entry, models) for entry in routes), _not_found()],
+                routes=[
+                    *_preflight(cors_allow_origins),
+                    _options(),
+                    *(route(entry, models) for entry in routes),
+                    _not_found(),
+                ],
                 typed_per_filter_config=_cors(cors_allow_origins),
             )
         ],
@@ -100,12 +106,33 @@ def _match(pattern: str) -> RouteMatch:
     return RouteMatch(path_separated_prefix=prefix) if prefix else RouteMatch(prefix="/")
 
 
+def _preflight(cors_allow_origins: Sequence[str]) -> list[Route]:
+    """What the CORS filter answers.
+
+    It overlooks direct responses, hence a cluster, and one that does not exist: should a preflight ever pass
+    the filter, it reaches nobody.
+    """
+    if not cors_allow_origins:
+        return []
+    asks = ("origin", "access-control-request-method")
+    present = [HeaderMatcher(name=name, present_match=True) for name in asks]
+    return [
+        Route(
+            name="preflight",
+            match=RouteMatch(prefix="/", headers=[_is_options(), *present]),
+            route=RouteAction(cluster="answered-by-cors"),
+            typed_per_filter_config=_off(_OWN_FILTERS),
+        )
+    ]
+
+
 def _options() -> Route:
-    """A preflight that CORS did not answer: 204 for everybody, never charged."""
-    match = RouteMatch(
-        prefix="/", headers=[HeaderMatcher(name=":method", string_match=StringMatcher(exact="OPTIONS"))]
-    )
-    return _direct("options", match, 204, None)
+    """Any other OPTIONS: 204 for everybody, never charged."""
+    return _direct("options", RouteMatch(prefix="/", headers=[_is_options()]), 204, None)
+
+
+def _is_options() -> HeaderMatcher:
+    return HeaderMatcher(name=":method", string_match=StringMatcher(exact="OPTIONS"))
 
 
 def _not_found() -> Route:
@@ -159,5 +186,6 @@ def _cors(origins: Sequence[str]) -> Mapping[str, Any]:
         allow_headers="authorization, content-type, x-api-key, x-request-id, x-env",
         expose_headers="retry-after, ratelimit, ratelimit-policy, x-request-id",
         max_age="600",
+        forward_not_matching_preflights=False,
     )
     return {"envoy.filters.http.cors": codec.pack(cors)}

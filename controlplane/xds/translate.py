@@ -1,8 +1,8 @@
 """Policy and decision -> Snapshot: everything Envoy is sent, and nothing encoded twice.
 
-A tick changes one resource, the limits script (and the runtime layer when the mode changes); a reload changes what
-it names. The `Translator` remembers each resource with the inputs it came from and hands out the same object as
-long as they are equal, so that who publishes can compare by identity and by version.
+A tick changes one resource, the limits script (and the runtime layer when the mode changes); a reload
+changes what it names. The `Translator` remembers each resource with the inputs it came from and hands out
+the same object as long as they are equal, so that who publishes can compare by identity and by version.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from controlplane.xds.extensions import jwt_filter
 from controlplane.xds.listener import listener
 from controlplane.xds.lua_code import LuaCode
 from controlplane.xds.lua_identity import closed_script, identity_script
-from controlplane.xds.lua_limits import limits_script
+from controlplane.xds.lua_limits import failures, limits_script
 from controlplane.xds.routes import route_configuration
 from controlplane.xds.runtime import runtime
 
@@ -99,11 +99,11 @@ class Translator:
             names.JWT_FILTER: ((policy.jwt,), partial(_encoded, jwt_filter, policy.jwt)),
             names.IDENTITY_FILTER: (
                 (policy,),
-                lambda: _script(names.IDENTITY_FILTER, identity_script(policy, code)),
+                lambda: _script(names.IDENTITY_FILTER, identity_script(policy, code.identity)),
             ),
             names.LIMITS_FILTER: (
                 (policy, *_limits_inputs(decision)),
-                lambda: _script(names.LIMITS_FILTER, limits_script(policy, decision, code)),
+                lambda: _script(names.LIMITS_FILTER, limits_script(policy, decision, code.limits)),
             ),
         }
         return {name: self._once(types.EXTENSION, name, *what) for name, what in made.items()}
@@ -140,8 +140,9 @@ def _cluster_inputs(pool: Pool) -> tuple[object, ...]:
 
 
 def _limits_inputs(decision: Decision) -> tuple[object, ...]:
-    """The part of a decision that is enforced; its reasons and its time are not."""
-    return (decision.rate_per_s.tobytes(), decision.burst_s.tobytes(), decision.gateways)
+    """The part of a decision that reaches Envoy; its reasons and its time do not."""
+    told = tuple(failures(decision).items())
+    return (decision.rate_per_s.tobytes(), decision.burst_s.tobytes(), decision.gateways, told)
 
 
 def _encoded(build: Callable[..., betterproto2.Message | Message], *inputs: object) -> bytes:
@@ -162,7 +163,6 @@ def _first(policy: Policy) -> SourceRef | None:
 
 def _same(new: Mapping[str, Mapping[str, Resource]], old: Mapping[str, Mapping[str, Resource]]) -> bool:
     return new.keys() == old.keys() and all(
-        new[kind].keys() == old[kind].keys()
-        and all(new[kind][name] is old[kind][name] for name in new[kind])
+        new[kind].keys() == old[kind].keys() and all(new[kind][name] is old[kind][name] for name in new[kind])
         for kind in new
     )
