@@ -30,6 +30,7 @@ from controlplane.xds.translate import Translator
 
 REACTIONS_KEPT = 1000
 
+
 class Reader(Protocol):
     """Where observations come from (`signals.feed.Feed`)."""
 

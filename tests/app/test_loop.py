@@ -134,7 +134,7 @@ class _Running:
         return self.loop.moment.decision.pools[POOL].rate_per_s
 
 
-@pytest.fixture()
+@pytest.fixture
 async def running() -> _Running:
     found = _Running()
     await found.loop.apply(_policy())
