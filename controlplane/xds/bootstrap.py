@@ -32,8 +32,10 @@ _DEFAULT_TAGS = (
     "envoy.worker_id",
 )
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
-TTFB_BUCKETS_MS = (5, 10, 25, 50, 100, 150, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1500, 2000)
-TTFB_BUCKETS_MS += (3000, 5000, 10_000, 30_000, 60_000)
+TTFB_BUCKETS_MS = (
+    *(5, 10, 25, 50, 100, 150, 200, 300, 400, 500, 600, 700, 800, 900, 1000),
+    *(1500, 2000, 3000, 5000, 10_000, 30_000, 60_000),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ and the last word for unknown paths.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 from envoy_data_plane.envoy.config.core.v3 import (
@@ -173,7 +173,7 @@ def _off(filters: Sequence[str]) -> dict[str, Any]:
     return {name: codec.pack(FilterConfig(disabled=True)) for name in sorted(filters)}
 
 
-def _cors(origins: Sequence[str]) -> Mapping[str, Any]:
+def _cors(origins: Sequence[str]) -> dict[str, Any]:
     if not origins:
         return {}
     matchers = [
