@@ -7,8 +7,7 @@ follows:
 - One request must fit: cost <= room / gateways, so burst_s >= gateways / rate for the LOWEST rate a key can
   ever have. Another class is another, full bucket: so the class comes from the policy alone (the key's floor
   rate, the largest number of gateways, the wanted burst), never from the rate of the moment.
-- A cost is a whole number in [1, 1e9]; 1e9 is above every bucket but the 1000 s one, so what is closed
-  lives in a smaller class.
+- A cost is a whole number in [1, 1e9]; 1e9 is above every bucket and means closed.
 """
 
 from __future__ import annotations
@@ -19,13 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-UNITS_PER_S = 1_000_000
-COST_MAX = 1_000_000_000
+from controlplane.model.ladder import ADAPTIVE_LADDER_S, COST_MAX, LADDER_S, UNITS_PER_S
 
-# 6 and 360 are a tenth of a minute and of an hour, for the bursts of M6 windows; adaptive keys leave them
-# out, because fewer classes change less often.
-LADDER_S: tuple[float, ...] = (0.1, 1.0, 4.0, 6.0, 15.0, 60.0, 240.0, 360.0, 1000.0)
-ADAPTIVE_LADDER_S: tuple[float, ...] = (0.1, 1.0, 4.0, 15.0, 60.0, 240.0, 1000.0)
 RETRY_AFTER_MAX_S = 3600
 
 # Envoy multiplies the room by 1/gateways in floating point and cuts the fraction off: a request that fits to
@@ -44,12 +38,12 @@ class WindowBurst(NamedTuple):
 def burst_class_s(floor_rate_per_s: float, gateways_max: int, wanted_s: float) -> float:
     """The smallest adaptive class that gives `wanted_s` and always admits one request.
 
-    Beyond 1000 s the answer is 1000 (`lint` reports such keys). A floor of 0 means closed for ever: the class
-    is then kept below 1000 s, where a cost of 1e9 is above the bucket.
+    Beyond 1000 s the answer is 1000 (`plan.unserved_keys` names such keys). A floor of 0 is a key that the
+    policy closes: it has the wanted class.
     """
     wanted = wanted_s if math.isfinite(wanted_s) and wanted_s > 0 else ADAPTIVE_LADDER_S[0]
     if not floor_rate_per_s > 0:
-        return min(_class_of(wanted), ADAPTIVE_LADDER_S[-2])
+        return _class_of(wanted)
     return _class_of(max(wanted, room_needed_s(floor_rate_per_s, gateways_max)))
 
 
@@ -63,7 +57,7 @@ def window_burst_class_s(rate_per_s: float, burst_tokens: float, gateways: int) 
     """The largest class whose burst is at most `burst_tokens`, but one that admits at least one request.
 
     1000 per 60 s with a burst of 100 is 6 s, exactly 100. A window too slow for every class (below
-    gateways / 1000 s) gets the 1000 s class; see `lint`.
+    gateways / 1000 s) gets the 1000 s class and admits nothing; configuration refuses it.
     """
     if not rate_per_s > 0:
         return WindowBurst(LADDER_S[0], 0.0)
@@ -75,8 +69,11 @@ def window_burst_class_s(rate_per_s: float, burst_tokens: float, gateways: int) 
 
 
 def slowest_rate_per_s(gateways: int) -> float:
-    """The lowest rate that `gateways` Envoys can enforce together without refusing everything."""
-    return room_needed_s(1.0, gateways) / LADDER_S[-1]
+    """The lowest rate that `gateways` Envoys can enforce together without refusing everything.
+
+    The deepest bucket ends one unit below 1e9, so the margin counts for one gateway as well.
+    """
+    return max(1, gateways) / (LADDER_S[-1] * _SHARED_MARGIN)
 
 
 def cost_units(rate_per_s: float) -> int:

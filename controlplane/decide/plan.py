@@ -84,6 +84,28 @@ def compile_plan(policy: Policy) -> Plan:
     return Plan(policy=policy, index=index, pools=pools, burst_s=burst_s)
 
 
+def plan_pool(policy: Policy, pool_id: str) -> PoolPlan | None:
+    """One pool of `compile_plan`, without the others; None when the policy has no such pool."""
+    members = [position for position, key in enumerate(policy.keys) if key.pool == pool_id]
+    return next((_pool_plan(policy, pool, members) for pool in policy.pools if pool.id == pool_id), None)
+
+
+def unserved_keys(plan: Plan) -> tuple[str, ...]:
+    """Ids of the keys that no bucket can admit at their floor, sorted: too many keys for too little rate.
+
+    They are served while their limit is above gateways / 1000 s, and wait at the pool's lowest rate. Keys
+    that the policy closes (a pin or a ceiling of 0) are not meant.
+    """
+    slowest = slowest_rate_per_s(plan.policy.gateways.max_count) * (1 - 1e-9)
+    found = [
+        plan.policy.keys[position].id
+        for pool in plan.pools
+        for position, floor in zip(pool.keys.index, pool.keys.floor_per_s, strict=True)
+        if 0 < floor < slowest
+    ]
+    return tuple(sorted(found))
+
+
 def lowest_rate_per_s(rate: RatePolicy) -> float:
     """The rate that a pool with this policy never goes below."""
     base = _amount(rate.base_rate_per_s)

@@ -11,6 +11,7 @@ jumps changes nothing but the ages of samples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -38,7 +39,7 @@ from controlplane.model.decision import PoolDecision, PoolState
 from controlplane.model.policy import BaseMode, RatePolicy
 from controlplane.model.signal import Load
 
-_REMEMBERED = (*LITERAL, *EFFECTIVE, "ttft_p95_s")
+_REMEMBERED = (*LITERAL, *EFFECTIVE, "ttft_p95_s", "failure_ratio")
 # The counters that can read full without being full; queue and KV-cache use never lose their vote.
 _COUNTERS = frozenset({"gpu_util_percent", "sm_active_ratio"})
 
@@ -87,29 +88,21 @@ def judge(plan: PoolPlan, memory: PoolMemory, tick: PoolTick) -> tuple[PoolMemor
 def _by_signal(
     plan: PoolPlan, memory: PoolMemory, tick: PoolTick, used: Utilisation
 ) -> tuple[PoolMemory, PoolDecision]:
-    policy, percent = plan.pool.rate, used.percent
+    """The curve has the word."""
+    policy = plan.pool.rate
     base, base_note = _base_rate(plan, memory)
-    smoothed: Smooth | None = None
-    if policy.guards.enabled and percent is not None:
-        returned = memory.stale_s > 0
-        smoothed = smooth(None if returned else memory.smooth, percent, tick.dt_s, policy.guards)
-        percent = smoothed.applied
+    smoothed = _smoothed(policy, memory, tick, used)
+    percent = used.percent if smoothed is None else smoothed.applied
     factor = rate_factor(percent, policy.curve)
     target = base * (factor or 0.0)
-    rate = _within(plan, base, target)
-    notes = [f"{_signal_words(used)} {percent:.1f} % x {base:g}/s gives {target:.4g}/s{base_note}"]
-    if rate > target:
+    wanted = _within(plan, base, target)
+    low, high = _slew_bounds(policy, memory, tick)
+    rate = _within(plan, base, min(max(wanted, low), high))
+    notes = [f"{_signal_words(used)} {percent:.1f} %: {factor:.3g} of {base:g}/s is {target:.4g}/s{base_note}"]
+    if wanted > target:
         notes.append(f"raised to the floor of {plan.lowest_per_s:g}/s")
-    inputs: dict[str, float | None] = {}
-    if policy.guards.enabled and memory.rate_per_s is not None:
-        low, high = slew_bounds_per_s(memory.rate_per_s, tick.dt_s, policy.guards)
-        slewed = _within(plan, base, min(max(rate, low), high))
-        if slewed != rate:
-            notes.append(f"on the way from {memory.rate_per_s:.4g}/s, as fast as the slew limit allows")
-        rate = slewed
-        inputs = {"slew_lowest_per_s": low, "slew_highest_per_s": high}
-    if smoothed is not None:
-        inputs |= {"u_filtered_percent": smoothed.filtered, "u_applied_percent": smoothed.applied}
+    if rate != wanted:
+        notes.append(f"on the way from {memory.rate_per_s:.4g}/s, as fast as the slew limit allows")
     if used.lost:
         notes.append(f"no new {_list(used.lost)}: the last value counts on")
     decision = PoolDecision(
@@ -121,10 +114,31 @@ def _by_signal(
         base_rate_per_s=base,
         utilisation_percent=percent,
         reason="; ".join(notes) + ".",
-        inputs=_inputs(plan, memory, used) | inputs,
+        inputs=_inputs(plan, memory, used)
+        | {
+            "u_filtered_percent": None if smoothed is None else smoothed.filtered,
+            "u_applied_percent": percent,
+            "slew_lowest_per_s": low if low > 0 else None,
+            "slew_highest_per_s": high if high < math.inf else None,
+        },
     )
     after = replace(memory, rate_per_s=rate, smooth=smoothed, judged=True, stale_s=0.0, held_per_s=rate)
     return after, decision
+
+
+def _smoothed(policy: RatePolicy, memory: PoolMemory, tick: PoolTick, used: Utilisation) -> Smooth | None:
+    """Filter and dead band after this tick; None with guards off. A signal that returns starts them anew."""
+    if not policy.guards.enabled or used.percent is None:
+        return None
+    before = memory.smooth if memory.stale_s == 0 else None
+    return smooth(before, used.percent, tick.dt_s, policy.guards)
+
+
+def _slew_bounds(policy: RatePolicy, memory: PoolMemory, tick: PoolTick) -> tuple[float, float]:
+    """Where the rate may go in this tick; anywhere with guards off and at the very first tick."""
+    if not policy.guards.enabled or memory.rate_per_s is None:
+        return 0.0, math.inf
+    return slew_bounds_per_s(memory.rate_per_s, tick.dt_s, policy.guards)
 
 
 def _without_vote(
@@ -238,7 +252,13 @@ def _why_blind(policy: RatePolicy, memory: PoolMemory, used: Utilisation) -> str
 
 def _inputs(plan: PoolPlan, memory: PoolMemory, used: Utilisation) -> dict[str, float | None]:
     """Every number that entered; None where there was none."""
-    measured = {name: memory.samples[name].value if name in memory.samples else None for name in _REMEMBERED}
+    fresh_s = plan.pool.rate.max_age_s
+    measured = {
+        name: memory.samples[name].value
+        if name in memory.samples and memory.samples[name].age_s <= fresh_s
+        else None
+        for name in _REMEMBERED
+    }
     return {
         "u_percent": used.percent,
         "age_s": used.age_s,

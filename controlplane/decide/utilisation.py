@@ -28,7 +28,7 @@ _PLAUSIBLE_MAX: Mapping[str, float] = {
     "kv_cache_usage_ratio": 1.5,
     "waiting_requests": 1e6,
     "ttft_p95_s": 1e5,
-    "completed_per_s": 1e7,
+    "failure_ratio": 1.0,
 }
 LITERAL: tuple[str, ...] = ("gpu_util_percent",)
 EFFECTIVE: tuple[str, ...] = ("kv_cache_usage_ratio", "waiting_requests", "sm_active_ratio")
