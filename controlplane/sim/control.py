@@ -6,7 +6,7 @@ from typing import Any
 
 import aiohttp
 
-from controlplane.sim.pods import Pod
+from controlplane.sim.fleet import Pod
 
 
 async def set_gpu(session: aiohttp.ClientSession, pod: Pod, **script: Any) -> None:

@@ -20,6 +20,8 @@ class Generation:
 
     def push(self, token: str, finish: str | None) -> None:
         """The next token; with `finish` it is the last one (its text may be empty: an end mark)."""
+        if self.finish is not None:
+            return  # a token that was under way when the engine restarted
         self.tokens.append(token)
         self.finish = finish
         wake = finish is not None or not self._wants_all

