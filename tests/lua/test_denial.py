@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lua_scripts import CODE, Headers, Script, Stream, limits
+from sample_policy import decision_of, policy_of
 
 from controlplane.assets import read_asset
 from controlplane.model.policy import WindowLimit
 from controlplane.xds import names
-
-from .scripts import CODE, Headers, Script, Stream, decision_of, limits, policy_of
 
 KEY = "chat|acme|llama:r2"
 LIMITED = [(":status", "429"), (names.LIMITED_HEADER, "1"), ("content-type", "text/plain")]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from lua_scripts import Headers, Script, identity
+from sample_policy import digest, policy_of
 
 from controlplane.model.policy import IdentityMode, JwtProvider, Route, Tenant
 from controlplane.xds import names
 from controlplane.xds.lua_identity import closed_script
-
-from .scripts import Headers, Script, digest, identity, policy_of
 
 ACME = [("authorization", "Bearer sk-acme")]
 ISSUER = JwtProvider(

@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from lua_scripts import Headers, Script, Stream, limits
+from sample_policy import decision_of, policy_of
 
 from controlplane.model.decision import PoolDecision, PoolState
 from controlplane.model.policy import ModelFrom, Route, Tenant, WindowLimit
 from controlplane.xds import names
-
-from .scripts import Headers, Script, Stream, decision_of, limits, policy_of
 
 EVERY = ("llama", "mini")
 
