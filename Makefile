@@ -55,7 +55,7 @@ golden: ## Rewrite the expected xDS in tests/golden/, then look at the differenc
 	@git status --short tests/golden
 
 bench: ## Benchmarks
-	@$(RUN) python bench/run.py $(REPORT_OPTION) $(ARGS)
+	@$(RUN) python -m bench.tick $(REPORT_OPTION) $(ARGS)
 
 proto: ## Regenerate controlplane/pb from protos/
 	@$(RUN) tools/proto

@@ -41,12 +41,14 @@ def explained(document: Mapping[str, Any]) -> list[str]:
 
 
 def _aligned(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Label, value, reason in columns; a line without a number is a sentence behind its label."""
     width = max((len(line["label"]) for line in lines), default=0)
-    values = [_value(line) for line in lines]
-    value_width = max(map(len, values), default=0)
+    value_width = max((len(_value(line)) for line in lines), default=0)
     return [
-        f"  {line['label']:<{width}}  {value:>{value_width}}  {line['reason']}".rstrip()
-        for line, value in zip(lines, values, strict=True)
+        f"  {line['label']:<{width}}  {line['reason']}"
+        if line["value"] is None and not line["unit"]
+        else f"  {line['label']:<{width}}  {_value(line):>{value_width}}  {line['reason']}".rstrip()
+        for line in lines
     ]
 
 

@@ -101,7 +101,7 @@ def xds(admin: AdminUrl = DEFAULT_URL) -> None:
     console = Console()
     published = ", ".join(f"{name} {count}" for name, count in document["published"].items())
     console.print(f"published: {published or 'nothing yet'}\n", highlight=False)
-    console.print(gateways_table(gateway_rows(document), title=f"{len(document['gateways'])} gateways"))
+    console.print(gateways_table(gateway_rows(document), title=f"gateways: {len(document['gateways'])}"))
     for entry in document["quarantined"]:
         console.print(
             f"\nquarantined: {entry['type']} {entry['name']} (from {entry['origin'] or 'generated'}),"

@@ -164,7 +164,7 @@ def explanation(moment: Moment, told: Explanation, key_id: str) -> Document:
         "at": moment.decision.now_s,
         "key": _key(moment, index),
         "lines": [
-            {"label": line.label, "value": line.value, "unit": line.unit, "reason": line.reason}
+            {"label": line.label, "value": _scalar(line.value), "unit": line.unit, "reason": line.reason}
             for line in told.lines
         ],
     }
