@@ -1,0 +1,51 @@
+"""A model server that keeps what it was sent and answers JSON or a slow stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+
+@dataclass(slots=True, kw_only=True)
+class StubModel:
+    """`requests` are (path, header pairs, body), in order of arrival."""
+
+    port: int
+    requests: list[tuple[str, list[tuple[str, str]], Any]] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[StubModel]:
+    """A stub on a free port. Body fields `chunks` and `interval_s` shape a stream (`stream: true`)."""
+    stub = StubModel(port=0)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        text = await request.read()
+        body = await request.json() if text and request.content_type == "application/json" else None
+        stub.requests.append((request.path, list(request.headers.items()), body))
+        if not (body or {}).get("stream"):
+            return web.json_response({"object": "chat.completion", "usage": {"total_tokens": 3}})
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for number in range(body.get("chunks", 3)):
+            await response.write(f'data: {{"chunk":{number}}}\n\n'.encode())
+            await asyncio.sleep(body.get("interval_s", 0.0))
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    stub.port = runner.addresses[0][1]
+    try:
+        yield stub
+    finally:
+        await runner.cleanup()
