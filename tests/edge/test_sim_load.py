@@ -37,7 +37,7 @@ async def test_a_replay_in_its_own_process_offers_each_keys_rate_and_all_is_answ
     totals = result.totals()
     assert totals.admitted == totals.offered
     assert (result.unsent, totals.cut) == (0, 0)
-    assert result.late_p99_s < 0.05
+    assert result.late_p99_s < 0.25  # a generator that cannot keep up falls behind by seconds
     begin_s = result.started_s
     assert result.key("gold").counts(begin_s, begin_s + 3.0).offered == pytest.approx(300, rel=0.1)
     slow, quick = (result.key("steps").counts(begin_s + a, begin_s + a + 1.5) for a in (0.0, 1.5))
@@ -133,4 +133,4 @@ async def test_arrivals_without_a_free_connection_are_unsent_not_delayed() -> No
         await runner.cleanup()
     assert result.totals().offered <= 15
     assert result.unsent + result.totals().offered == pytest.approx(50, rel=0.4)
-    assert result.late_p99_s < 0.1
+    assert result.late_p99_s < 0.4  # one that waited for a connection would be 0.5 s late, and more
