@@ -112,7 +112,7 @@ def decision(
     burst_s: float = 1.0,
     gateways: int = 1,
 ) -> Decision:
-    """These rates (by tenant when a mapping), in the burst class of `floor_per_s` (default: the rate itself)."""
+    """These rates (by tenant when a mapping), in the burst class of `floor_per_s` (default: the rate)."""
     if isinstance(rate_per_s, Mapping):
         by_tenant = rate_per_s
         rates = np.array([by_tenant[key.tenant] for key in of.keys], dtype=np.float64)

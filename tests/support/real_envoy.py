@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import yaml
 
 
 def free_port() -> int:
@@ -53,8 +52,8 @@ class RealEnvoy:
 async def running(binary: Path, config: Mapping[str, Any], folder: Path) -> AsyncIterator[RealEnvoy]:
     """Start Envoy with `config`, wait until its admin interface answers, stop it at the end."""
     folder.mkdir(parents=True, exist_ok=True)
-    config_file = folder / "envoy.yaml"
-    config_file.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
+    config_file = folder / "envoy.json"
+    config_file.write_text(json.dumps(dict(config)), encoding="utf-8")
     port = config["admin"]["address"]["socket_address"]["port_value"]
     arguments = ["-c", str(config_file), "--use-dynamic-base-id", "--concurrency", "2", "-l", "warning"]
     arguments += ["--drain-time-s", "1", "--parent-shutdown-time-s", "2", "--file-flush-interval-msec", "200"]
