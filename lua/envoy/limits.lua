@@ -236,9 +236,14 @@ function envoy_on_request(handle)
   answer.guard(handle, price)
 end
 
+-- Our own 429. The router stamps whatever comes from a model server, which might carry the mark as well.
+local function is_ours(headers)
+  return headers:get("x-tidegate-limited") ~= nil and headers:get("x-envoy-upstream-service-time") == nil
+end
+
 function envoy_on_response(handle)
   local headers = handle:headers()
-  local limited = headers:get("x-tidegate-limited") ~= nil
+  local limited = is_ours(headers)
   headers:remove("x-tidegate-limited")
   local seen = handle:streamInfo():dynamicMetadata():get(METADATA)
   if seen == nil or seen.model_version == nil then

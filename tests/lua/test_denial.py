@@ -126,10 +126,11 @@ def test_grpc_clients_get_a_status_and_when_to_retry() -> None:
 
 def test_a_model_servers_own_429_passes() -> None:
     script = _script(10.0)
-    headers = [(":status", "429"), ("retry-after", "30"), ("x-ratelimit-limit", "1000000")]
-    stream = _asked(script).respond(headers, [(1, "busy")])
+    headers = [(":status", "429"), ("retry-after", "30"), ("x-envoy-upstream-service-time", "3")]
+    ours = [(names.LIMITED_HEADER, "1"), ("x-ratelimit-limit", "1000000")]
+    stream = _asked(script).respond([*headers, *ours], [(1, "busy")])
     assert stream.body is None
-    assert stream.response == {":status": "429", "retry-after": "30"}
+    assert stream.response == dict(headers)
     assert script.counters() == {"tg_requests~chat~acme~llama:r2~offered": 1}
     assert script.histograms() == {}
 

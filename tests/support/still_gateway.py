@@ -1,4 +1,4 @@
-"""A real Envoy on one snapshot that does not change, in front of a model server that shows what it received."""
+"""A real Envoy on one snapshot, in front of a model server that shows what it received."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def still_gateway(
     upstream_port: int | None = None,
     log_level: str = "info",
 ) -> AsyncIterator[StillGateway]:
-    """Envoy, up and serving `policy`; every pool is served by the one model server (or by `upstream_port`)."""
+    """Envoy serving `policy`; every pool is the one model server (or what listens on `upstream_port`)."""
     async with _model_server() as model:
         port, admin_port = _free_port(), _free_port()
         endpoint = Endpoint(address="127.0.0.1", port=upstream_port or model.port)
