@@ -44,14 +44,17 @@ class ViewCollector(Collector):
         self._view = view
         self._key_series = key_series
         self._totals = Totals()
+        self._known: tuple[Policy, dict[str, KeyLabels]] | None = None  # labels by Key.id, made once a policy
 
     def count_traffic(self, policy: Policy, observation: Observation, seconds: float) -> None:
         """Add what gateways saw over the last `seconds` to the counters. Call it once a tick."""
         if not observation.traffic:
             return
-        own = {key.id: labels for key, labels in zip(policy.keys, self._labels(policy), strict=True)}
+        if self._known is None or self._known[0] is not policy:
+            own = zip((key.id for key in policy.keys), self._labels(policy), strict=True)
+            self._known = policy, dict(own)
         for key_id, seen in observation.traffic.items():
-            if labels := own.get(key_id):
+            if labels := self._known[1].get(key_id):
                 self._add(labels, seen, seconds)
 
     def _add(self, labels: KeyLabels, seen: KeyTraffic, seconds: float) -> None:
