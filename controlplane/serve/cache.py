@@ -75,8 +75,8 @@ def _ignore(_: object) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
     """Called synchronously, in order. `on_connect` runs before the client's first answer: what it publishes
-    is what the new client gets. `on_settled` gets the seconds from the first difference between what is wanted
-    and what a client has until no client differs."""
+    is what the new client gets. `on_settled` gets the seconds from the first difference between what is
+    wanted and what a client has until no client differs."""
 
     on_connect: Callable[[ConnectedNode], None] = _ignore
     on_disconnect: Callable[[ConnectedNode], None] = _ignore
@@ -219,10 +219,10 @@ class Cache:
             self._arrive(stream, request.node_id, now_s)
         responses = stream.session.request(request, now_s)
         events = stream.session.take_events()
-        self._accepted(stream, events, now_s)
+        changed = self._accepted(stream, events, now_s)
         self._send(stream, responses, now_s)
         refusals = [self._refused(stream, event, now_s) for event in events if isinstance(event, Refused)]
-        if any(refusals):
+        if changed or any(refusals):
             self._offer(now_s)
         self._check_settled(now_s)
 
@@ -242,18 +242,23 @@ class Cache:
             self._send(stream, stream.session.publish(view.snapshot, now_s, view.withheld), now_s)
 
     def _offer(self, now_s: float) -> None:
+        changed = False
         for stream in tuple(self._streams):
             if stream.node is not None:
                 view = self._quarantine.view(stream.node.id)
                 self._send(stream, stream.session.publish(view.snapshot, now_s, view.withheld), now_s)
-                self._accepted(stream, stream.session.take_events(), now_s)
+                changed |= self._accepted(stream, stream.session.take_events(), now_s)
+        if changed:  # a quarantine ended, which can happen to each entry once
+            self._offer(now_s)
         self._check_settled(now_s)
 
-    def _accepted(self, stream: Stream, events: Iterable[Event], now_s: float) -> None:
+    def _accepted(self, stream: Stream, events: Iterable[Event], now_s: float) -> bool:
+        """Take note of what was accepted; True when that changes what others may be sent."""
+        changed = False
         for event in events:
             if not isinstance(event, Accepted):
                 continue
-            self._quarantine.accept(event.type_url, event.resources)
+            changed |= self._quarantine.accept(event.type_url, event.resources)
             if event.nonce and stream.node is not None:
                 since_s = stream.waiting_since_s.pop(event.type_url, now_s)
                 self._hooks.on_ack(
@@ -264,6 +269,7 @@ class Cache:
                         latency_s=now_s - since_s,
                     )
                 )
+        return changed
 
     def _refused(self, stream: Stream, event: Refused, now_s: float) -> bool:
         assert stream.node is not None

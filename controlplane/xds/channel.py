@@ -182,8 +182,10 @@ class Channel:
             return []
         self._adopted, self._todo = True, None
         offered = {n: r for n, r in self._offer.resources.items() if self.subscription.covers(n)}
-        # Only for whole types: a version of a named type says nothing of names that came and went meanwhile.
-        if self._whole and self._claimed and self._claimed == _version(offered):
+        # Only for a wildcard: the version of a list says nothing of names that left it and came back
+        # meanwhile.
+        everything = self._whole and self.subscription.wildcard
+        if everything and self._claimed and self._claimed == _version(offered):
             self.held, self._owed, self._asked = dict(offered), False, set()
         same = {n: r for n, r in offered.items() if n in self.held and self.held[n].version == r.version}
         self.held.update(same)

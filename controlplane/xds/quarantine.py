@@ -1,10 +1,10 @@
 """Which version of each resource may be sent: the published one, or the last good one while that is refused.
 
-A version that a client rejected and nobody ever accepted is quarantined for the whole fleet, old and new
-members alike, until its content changes. A version that somebody accepted before is a matter between it and
-the client that rejects it: one odd client must not roll back the others. In place of a refused version
-stands the last version that was accepted; where there is none, the resource is withheld: nobody is sent it,
-and nobody who holds one loses it.
+A version that a client rejected and nobody accepted is quarantined for the whole fleet, old and new members
+alike, until its content changes. A version that somebody accepted, before or after, is a matter between it
+and the clients that rejected it: one odd client must not roll back the others, in whatever order they answer.
+In place of a refused version stands the last version that was accepted; where there is none, the resource is
+withheld: nobody is sent it, and nobody who holds one loses it.
 
 What was published away but is still referred to by a last good version stays too: as long as a type has a
 refused resource, the types before it in SEND_ORDER keep what was accepted.
@@ -13,7 +13,7 @@ refused resource, the types before it in SEND_ORDER keep what was accepted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from controlplane.model.resource import SEND_ORDER, Resource, Snapshot
 
@@ -69,18 +69,24 @@ class Quarantine:
         self._nodes = {node_id: refusals for node_id, refusals in nodes.items() if refusals}
         self._views.clear()
 
-    def accept(self, type_url: str, resources: Iterable[Resource]) -> None:
-        """Remember versions that a client accepted. The one that is wanted now counts as the newest."""
+    def accept(self, type_url: str, resources: Iterable[Resource]) -> bool:
+        """Remember versions that a client accepted. The one that is wanted now counts as the newest. True
+        when that ends a quarantine of the fleet."""
         good = self._good.setdefault(type_url, {})
         wanted = self._published.of_type(type_url)
+        ended = False
         for resource in resources:
             known = good.get(resource.name, ())
             current = wanted.get(resource.name)
             if current is not None and current.version == resource.version:
                 others = tuple(old for old in known if old.version != resource.version)
                 good[resource.name] = (current, *others)[:VERSIONS_KEPT]
+                ended |= self._fleet.pop((type_url, resource.name), None) is not None
             elif resource.version not in {old.version for old in known}:
                 good[resource.name] = (*known, resource)[:VERSIONS_KEPT]
+        if ended:
+            self._views.clear()
+        return ended
 
     def refuse(self, type_url: str, resource: Resource, reason: str, node_id: str, now_s: float) -> bool:
         """Take a version out of circulation; False when that changes nothing (it was superseded or known)."""
@@ -88,7 +94,9 @@ class Quarantine:
         accepted = {old.version for old in self._good.get(type_url, {}).get(resource.name, ())}
         wanted = _find(self._published, key)
         fleet = wanted == resource.version and resource.version not in accepted
-        if wanted is None or not (fleet or resource.version in accepted):
+        refusals = self._nodes.get(node_id, {}).get(key, ())
+        known = resource.version in {entry.version for entry in refusals}
+        if wanted is None or known or not (fleet or resource.version in accepted):
             return False
         entry = Quarantined(
             type_url=type_url,
@@ -100,18 +108,24 @@ class Quarantine:
             at_s=now_s,
             fleet=fleet,
         )
-        return self._add(key, entry)
+        self._nodes.setdefault(node_id, {})[key] = (*refusals, entry)
+        if fleet and key in self._fleet:
+            return False
+        if fleet:
+            self._fleet[key] = entry
+        self._views.clear()
+        return True
 
     def view(self, node_id: str) -> View:
         """What `node_id` may be sent now. The same object until something changes."""
-        who = node_id if node_id in self._nodes else None
+        who = node_id if self._own(node_id) else None
         if who not in self._views:
             self._views[who] = self._compose(self._refusals(who))
         return self._views[who]
 
     def entries(self) -> tuple[Quarantined, ...]:
-        """All that is refused now, the fleet's first."""
-        own = [e for refusals in self._nodes.values() for entries in refusals.values() for e in entries]
+        """All that is refused now: the fleet's, then what only single nodes are not sent."""
+        own = [replace(entry, fleet=False) for node_id in self._nodes for entry in self._own(node_id)]
         return (*self._fleet.values(), *own)
 
     def forget(self) -> None:
@@ -124,25 +138,19 @@ class Quarantine:
             for name in [name for name in good if name not in wanted]:
                 del good[name]
 
-    def _add(self, key: Key, entry: Quarantined) -> bool:
-        if entry.fleet:
-            if key in self._fleet:
-                return False
-            self._fleet[key] = entry
-        else:
-            refusals = self._nodes.setdefault(entry.node_id, {})
-            if entry.version in {known.version for known in refusals.get(key, ())}:
-                return False
-            refusals[key] = (*refusals.get(key, ()), entry)
-        self._views.clear()
-        return True
+    def _own(self, node_id: str) -> list[Quarantined]:
+        """The refusals of `node_id` that are not the whole fleet's."""
+        return [
+            entry
+            for key, entries in self._nodes.get(node_id, {}).items()
+            for entry in entries
+            if key not in self._fleet or self._fleet[key].version != entry.version
+        ]
 
     def _refusals(self, who: str | None) -> dict[Key, frozenset[str]]:
-        own = self._nodes.get(who, {}) if who is not None else {}
-        refused: dict[Key, frozenset[str]] = {
-            key: frozenset(entry.version for entry in entries) for key, entries in own.items()
-        }
-        for key, entry in self._fleet.items():
+        refused = {key: frozenset({entry.version}) for key, entry in self._fleet.items()}
+        for entry in self._own(who) if who is not None else ():
+            key = (entry.type_url, entry.name)
             refused[key] = refused.get(key, frozenset()) | {entry.version}
         return refused
 

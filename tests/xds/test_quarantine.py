@@ -101,6 +101,24 @@ def test_a_version_that_somebody_accepted_is_kept_from_the_one_who_refuses_it() 
     assert [entry.fleet for entry in made.entries()] == [False]
 
 
+def test_the_order_of_acceptance_and_refusal_does_not_matter() -> None:
+    made = quarantine("1", "2", "3")
+    assert refuse(made, "3", "odd")
+    assert sent(made.view("gw-1")) == b"2"
+    assert made.accept(EXTENSION, [lua("3")])  # it was on its way when the other refused
+    assert sent(made.view("odd")) == b"2"
+    assert sent(made.view("gw-1")) == b"3"
+    assert [(entry.node_id, entry.fleet) for entry in made.entries()] == [("odd", False)]
+
+
+def test_every_client_that_refused_is_remembered_when_the_fleet_is_free_again() -> None:
+    made = quarantine("1", "2")
+    refuse(made, "2", "odd")
+    assert not refuse(made, "2", "odder")
+    made.accept(EXTENSION, [lua("2")])
+    assert [sent(made.view(node)) for node in ("odd", "odder", "gw-1")] == [b"1", b"1", b"2"]
+
+
 def test_one_odd_client_cannot_take_a_resource_from_the_fleet() -> None:
     made = quarantine("1", "1")
     made.accept(EXTENSION, [lua("1")])
