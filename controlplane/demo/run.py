@@ -56,7 +56,6 @@ class Progress:
     """What the live table shows; the newest of everything."""
 
     say: str = "starting"
-    phase: Phase | None = None
     decision: dict[str, Any] | None = None
     totals: dict[str, dict[str, int]] = field(default_factory=dict)
     finished: bool = False
@@ -131,17 +130,27 @@ async def play(stage: Stage, progress: Progress, total_s: float) -> Report:
 async def _direct(stage: Stage, progress: Progress, phases: tuple[Phase, ...], start_s: float) -> None:
     """Move the GPU counters and the configuration as the story says."""
     starts = world.phase_starts(phases)
-    guards = False
     for phase in phases:
         await asyncio.sleep(max(0.0, start_s + starts[phase.id] - time.time()))
-        progress.phase = phase
         _say(progress, phase.title)
-        if phase.guards != guards:
-            guards = phase.guards
-            _write(stage.directory, world.files(stage.fleet, stage.ports, guards=guards))
         await _script_gpu(stage.http, stage.fleet, phase.gpu_util_percent)
+        if phase.reload_guards:
+            await asyncio.sleep(phase.seconds / 3)
+            await _reload_guarded(stage)
     last = phases[-1]
     await asyncio.sleep(max(0.0, start_s + starts[last.id] + last.seconds - time.time()))
+
+
+async def _reload_guarded(stage: Stage) -> None:
+    """Rewrite the configuration with guards on, and wait until it is in force."""
+    before = await fetch(stage.http, f"{stage.admin_url}/v1/config") or {}
+    _write(stage.directory, world.files(stage.fleet, stage.ports, guards=True))
+    for _ in range(50):
+        now = await fetch(stage.http, f"{stage.admin_url}/v1/config") or {}
+        if now.get("in_force") and now.get("reloads") != before.get("reloads"):
+            return
+        await asyncio.sleep(0.05)
+    raise RuntimeError("the changed configuration was not reloaded in time")
 
 
 async def _judge(

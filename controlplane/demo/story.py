@@ -21,7 +21,7 @@ class Phase:
     seconds: float
     gpu_util_percent: float
     pool_offered_per_s: float
-    guards: bool = False
+    reload_guards: bool = False  # the configuration is rewritten with guards on, a third into the scene
     limited: bool = True  # the limit binds, so it can be measured
     follows_slew: bool = False  # compared with the rate the control plane reports, not with the bare curve
     measured: bool = True
@@ -64,18 +64,18 @@ def story(total_s: float) -> tuple[Phase, ...]:
         Phase(
             id="relapse",
             title="relapse: GPU at 95 %, then guards go on by a reload",
-            seconds=3,
+            seconds=4,
             gpu_util_percent=95,
             pool_offered_per_s=40,
+            reload_guards=True,
             measured=False,
         ),
         Phase(
             id="guarded",
             title="guards on: GPU back at 60 %, the rate may rise 10 % per 5 s",
-            seconds=11,
+            seconds=10,
             gpu_util_percent=60,
             pool_offered_per_s=40,
-            guards=True,
             follows_slew=True,
         ),
     )

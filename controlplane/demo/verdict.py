@@ -202,12 +202,18 @@ def _phase_criteria(evidence: Evidence, results: Sequence[PhaseResult]) -> list[
             Criterion(
                 id=f"rate.{window.phase}",
                 must=must,
-                measured=round(_deviation(worst), 4) if window.limited else sum(r.limited for r in mine),
-                unit=f"largest deviation ratio ({worst.key})" if window.limited else "requests limited",
+                measured=round(100 * _deviation(worst), 2)
+                if window.limited
+                else sum(r.limited for r in mine),
+                unit=f"% off at most ({worst.key.split('|')[1]})" if window.limited else "requests limited",
                 holds=all(result.holds for result in mine),
             )
         )
     return found
+
+
+def _worst_percent(result: PhaseResult) -> float:
+    return round(100 * _deviation(result), 2)
 
 
 def _missing(phase: str) -> Criterion:
@@ -231,7 +237,7 @@ def _overload(evidence: Evidence, results: Sequence[PhaseResult]) -> Criterion:
         id="overload",
         must=f"every key offered at least {OVERLOAD_RATIO} times its limit, or the check proves nothing",
         measured=round(least, 2),
-        unit="offered / limit, smallest",
+        unit="times, smallest",
         holds=least >= OVERLOAD_RATIO,
     )
 
@@ -242,7 +248,7 @@ def _giveaway(evidence: Evidence) -> Criterion:
         id="given_away",
         must="limit changes give away at most 1 % beyond the rate and one burst",
         measured=round(worst, 4),
-        unit="ratio of the integral of the rate, worst key",
+        unit="ratio, worst key",
         holds=worst <= GIVEAWAY_RATIO,
     )
 

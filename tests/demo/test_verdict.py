@@ -88,8 +88,8 @@ def test_the_integral_follows_every_step_of_the_rate() -> None:
     assert line.integral(5.0, 25.0) == pytest.approx(5 * 10 + 10 * 20 + 5 * 5)
 
 
-def test_the_story_lasts_what_was_asked_and_ends_guarded() -> None:
+def test_the_story_lasts_what_was_asked_and_turns_guards_on_before_its_last_scene() -> None:
     scenes = story(45.0)
     assert sum(scene.seconds for scene in scenes) == pytest.approx(45.0)
     assert [scene.gpu_util_percent for scene in scenes] == [15, 60, 95, 20, 95, 60]
-    assert [scene.guards for scene in scenes] == [False] * 5 + [True]
+    assert [scene.id for scene in scenes if scene.reload_guards] == ["relapse"]
