@@ -10,22 +10,24 @@ from typing import Any
 
 import yaml
 
+_AMBIGUOUS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+
 
 class _Quoting(yaml.SafeDumper):
-    """Text in double quotes; field names plain when they are words of several letters."""
+    """Text in double quotes, or as a block when it has several lines; field names plain where they may be."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"')
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else '"')
 
 
 def _mapping(dumper: yaml.SafeDumper, value: dict[str, Any]) -> yaml.MappingNode:
     node = dumper.represent_mapping("tag:yaml.org,2002:map", value, flow_style=False)
     for key, _ in node.value:
-        if len(key.value) > len("false") and key.value.replace("_", "").isalpha():
+        if key.value.isidentifier() and key.value.isascii() and key.value.lower() not in _AMBIGUOUS:
             key.style = None
     return node
 

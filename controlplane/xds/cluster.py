@@ -75,8 +75,6 @@ def cluster(pool: Pool) -> Cluster:
     if pool.dns:
         message.type = ClusterDiscoveryType.STRICT_DNS
         message.dns_lookup_family = ClusterDnsLookupFamily.V4_PREFERRED
-        message.dns_refresh_rate = timedelta(seconds=5)
-        message.respect_dns_ttl = True
         message.load_assignment = _named_endpoints(pool)
     else:
         message.type = ClusterDiscoveryType.EDS
