@@ -98,7 +98,8 @@ def _by_signal(
     wanted = _within(plan, base, target)
     low, high = _slew_bounds(policy, memory, tick)
     rate = _within(plan, base, min(max(wanted, low), high))
-    notes = [f"{_signal_words(used)} {percent:.1f} %: {factor:.3g} of {base:g}/s is {target:.4g}/s{base_note}"]
+    led = f"{_signal_words(used)} {percent:.1f} %"
+    notes = [f"{led}: {factor:.3g} of {base:g}/s is {target:.4g}/s{base_note}"]
     if wanted > target:
         notes.append(f"raised to the floor of {plan.lowest_per_s:g}/s")
     if rate != wanted:
