@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from controlplane.model.policy import Policy, ServerPolicy
 from controlplane.serve.admin import admin_app
 from controlplane.serve.ads import AdsOptions, AdsServer, TlsFiles
 from controlplane.serve.collector import ViewCollector
-from controlplane.serve.log import Logger, log_problems, make_logger
+from controlplane.serve.log import Bridge, Logger, log_problems, make_logger
 from controlplane.serve.metrics import Metrics
 from controlplane.serve.view import ConfigStatus
 from controlplane.signals.catalogue_file import CatalogueError
@@ -62,19 +63,34 @@ async def serve(directory: Path, ports: Ports, *, on_ready: Callable[[Sockets], 
     running = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         running.add_signal_handler(number, stop.set)
-    async with control_plane(directory, ports) as (_, sockets):
-        on_ready(sockets)
-        await stop.wait()
+    async with control_plane(directory, ports) as plane:
+        on_ready(plane.sockets)
+        stopping = asyncio.create_task(stop.wait())
+        done, _ = await asyncio.wait([stopping, *plane.tasks], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        for task in done:
+            task.result()  # neither the loop nor the watcher ends by itself: an error ends the process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A control plane that is up. `tasks` run until they are cancelled, or fail."""
+
+    loop: Loop
+    sockets: Sockets
+    tasks: Sequence[asyncio.Task[None]]
 
 
 @asynccontextmanager
-async def control_plane(directory: Path, ports: Ports) -> AsyncIterator[tuple[Loop, Sockets]]:
+async def control_plane(directory: Path, ports: Ports) -> AsyncIterator[Running]:
     """A control plane on `directory`, its servers and its watcher, ended with the context."""
     loaded = config.load(directory)
     if loaded.policy is None:
         raise ConfigRefused(loaded)
     digests: set[str] = set()
     logger = make_logger(sys.stderr, clock=time.time, digests=lambda: digests)
+    bridge = Bridge(logger)
+    logging.getLogger().addHandler(bridge)
     registry = CollectorRegistry()
     metrics = Metrics(registry, version=__version__)
     loop = Loop(
@@ -97,8 +113,10 @@ async def control_plane(directory: Path, ports: Ports) -> AsyncIterator[tuple[Lo
         port = await ads.start()
         tasks = [asyncio.create_task(loop.run()), asyncio.create_task(reloader.watch(loaded))]
         try:
-            yield loop, Sockets(admin_url=admin_url, xds_address=f"{server.xds_address}:{port}")
+            sockets = Sockets(admin_url=admin_url, xds_address=f"{server.xds_address}:{port}")
+            yield Running(loop=loop, sockets=sockets, tasks=tasks)
         finally:
+            logging.getLogger().removeHandler(bridge)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -75,12 +75,6 @@ class Metrics:
         )
         for outcome in ("applied", "unchanged", "rejected"):
             self._reloads.labels(outcome)
-        self._source_failures = Counter(
-            "tidegate_signal_read_failures",
-            "Reads of a signal source that failed as a whole.",
-            ["source"],
-            registry=registry,
-        )
 
     def tick_done(self, *, duration_s: float, cpu_s: float) -> None:
         """A tick made its decision and its snapshot."""
@@ -117,10 +111,6 @@ class Metrics:
     def config_read(self, outcome: str) -> None:
         """The configuration was read: `applied`, `unchanged` or `rejected`."""
         self._reloads.labels(outcome).inc()
-
-    def source_failed(self, source: str) -> None:
-        """A signal source (`scrape`, `prometheus`, `gateway`) gave nothing at all."""
-        self._source_failures.labels(source).inc()
 
 
 def _known_type(type_name: str) -> str:

@@ -141,7 +141,6 @@ def test_events_are_counted_in_base_units() -> None:
     metrics.visible_to_acked(0.09)
     metrics.config_read("rejected")
     metrics.limits_changed({"key": 5})
-    metrics.source_failed("prometheus")
     series = scraped(registry)
     assert value(series, "tidegate_build_info", version="1.2.3") == 1.0
     assert value(series, "tidegate_tick_duration_seconds_count") == 1.0
@@ -155,7 +154,6 @@ def test_events_are_counted_in_base_units() -> None:
     assert value(series, "tidegate_signal_visible_to_ack_seconds_bucket", le="0.05") == 0.0
     assert value(series, "tidegate_config_reloads_total", outcome="rejected") == 1.0
     assert value(series, "tidegate_limit_changes_total", kind="key") == 5.0
-    assert value(series, "tidegate_signal_read_failures_total", source="prometheus") == 1.0
 
 
 def test_the_promised_reaction_times_are_bucket_boundaries() -> None:
