@@ -13,16 +13,23 @@ from envoy_data_plane.envoy.extensions.filters.http.json_to_metadata.v3 import (
     JsonToMetadataRule,
     JsonToMetadataSelector,
 )
+from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher
 from envoy_data_plane.google.protobuf import Value
 
 from controlplane.xds.names import BODY_METADATA
 
 FIELDS: tuple[str, ...] = ("model", "stream", "max_tokens")
+_JSON_TYPES = r"(?i)application/([^;]+\+)?json\s*(;.*)?"  # many clients name a charset
 
 
 def json_to_metadata() -> JsonToMetadata:
     """Copy `FIELDS` of a JSON request body to dynamic metadata."""
-    return JsonToMetadata(request_rules=JsonToMetadataMatchRules(rules=[_rule(name) for name in FIELDS]))
+    return JsonToMetadata(
+        request_rules=JsonToMetadataMatchRules(
+            rules=[_rule(name) for name in FIELDS],
+            allow_content_types_regex=RegexMatcher(regex=_JSON_TYPES),
+        )
+    )
 
 
 def _rule(name: str) -> JsonToMetadataRule:

@@ -204,7 +204,7 @@ def window_class_s(window: WindowLimit, gateways_max: int) -> float:
     Each of n gateways has an n-th of the bucket, rounded down: a class needs a little more than n / rate
     seconds.
     """
-    if window.tokens <= 0:
+    if not window.rate_per_s > 0:
         return LADDER_S[0]
     needed_s = max(1, gateways_max) / window.rate_per_s / (1.0 if gateways_max <= 1 else _SHARED_MARGIN)
     admitting = [burst_s for burst_s in LADDER_S if burst_s >= needed_s * _ROUNDING] or [LADDER_S[-1]]

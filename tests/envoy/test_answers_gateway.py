@@ -107,8 +107,8 @@ async def test_what_is_free_is_never_charged(envoy_path: Path, tmp_path: Path) -
         _, _, models = await gateway.ask(method="GET", path="/v1/models")
         assert {"llama", "llama:r1", "mini"} <= {entry["id"] for entry in json.loads(models)["data"]}
         await asyncio.sleep(1.1)
-        assert await gateway.counter("http_local_rate_limit_enabled") == 0
-        assert await gateway.counter("tg_requests") == 0
+        assert await gateway.counted("http_local_rate_limit_enabled") == 0
+        assert await gateway.counted("tg_requests") == 0
 
 
 async def test_unknown_models_are_refused_before_any_limit(envoy_path: Path, tmp_path: Path) -> None:
@@ -119,8 +119,22 @@ async def test_unknown_models_are_refused_before_any_limit(envoy_path: Path, tmp
         assert (await gateway.ask({"messages": []}, headers=KEY))[0] == 400
         assert (await gateway.ask({"model": 5}, headers=KEY))[0] in (400, 404)
         await asyncio.sleep(1.1)
-        assert await gateway.counter("http_local_rate_limit_enabled") == 0
-        assert "r7" not in await gateway.admin("/stats/prometheus")  # no series by a client's words
+        assert await gateway.counted("http_local_rate_limit_enabled") == 0
+        assert "r7" not in await gateway.envoy.admin("/stats/prometheus")  # no series by a client's words
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status"),
+    [("application/json", 200), ("application/json; charset=utf-8", 200), ("text/plain", 400), (None, 400)],
+)
+async def test_the_model_is_read_from_json(
+    envoy_path: Path, tmp_path: Path, content_type: str | None, status: int
+) -> None:
+    async with _gateway(envoy_path, tmp_path, {}) as gateway:
+        headers = [*KEY, ("content-type", content_type or "")]
+        body = json.dumps(ASK)
+        async with gateway.http.post(f"{gateway.url}/v1/chat", data=body, headers=headers) as response:
+            assert response.status == status
 
 
 async def test_observe_refuses_nothing_and_counts(envoy_path: Path, tmp_path: Path) -> None:
@@ -130,31 +144,27 @@ async def test_observe_refuses_nothing_and_counts(envoy_path: Path, tmp_path: Pa
         assert not any(name.startswith("x-ratelimit") for _, headers, _ in answers for name in headers)
         await asyncio.sleep(1.1)
         labels = ('route="chat"', 'tenant="acme"', 'model_version="llama:r2"')
-        assert await gateway.counter("tg_requests", 'outcome="offered"', *labels) == 20
-        assert await gateway.counter("tg_requests", 'outcome="would_limit"', *labels) >= 15
-        assert await gateway.counter("tg_requests", 'outcome="limited"') == 0
+        assert await gateway.counted("tg_requests", 'outcome="offered"', *labels) == 20
+        assert await gateway.counted("tg_requests", 'outcome="would_limit"', *labels) >= 15
+        assert await gateway.counted("tg_requests", 'outcome="limited"') == 0
 
 
 async def test_a_stream_arrives_piece_by_piece(envoy_path: Path, tmp_path: Path) -> None:
     async with _gateway(envoy_path, tmp_path, {}) as gateway:
-        gateway.model.gap_s = 0.2
-        sent = b"".join(gateway.model.events)
-        started = time.monotonic()
-        body = json.dumps({**ASK, "stream": True})
+        body = json.dumps({**ASK, "stream": True, "chunks": 3, "interval_s": 0.2})
         headers = [*KEY, ("content-type", "application/json")]
+        started = time.monotonic()
         async with gateway.http.post(f"{gateway.url}/v1/chat", data=body, headers=headers) as response:
             assert response.headers["content-type"] == "text/event-stream"
             pieces = response.content.iter_any()
             arrived = [(time.monotonic() - started, piece) async for piece in pieces]
-        assert b"".join(piece for _, piece in arrived) == sent
-        assert [piece for _, piece in arrived] == list(gateway.model.events)
-        assert all(at_s < 0.2 * (number + 1) + 0.15 for number, (at_s, _) in enumerate(arrived))
+        events = [f'data: {{"chunk":{number}}}\n\n'.encode() for number in range(3)]
+        assert [piece for _, piece in arrived] == [*events, b"data: [DONE]\n\n"]
+        assert all(at_s < 0.2 * number + 0.15 for number, (at_s, _) in enumerate(arrived))
         await asyncio.sleep(1.1)
-        count = ("tg_ttfb_ms_count", 'model_version="llama:r2"')
-        assert await gateway.counter(*count) == 1
+        assert await gateway.counted("tg_ttfb_ms_count", 'model_version="llama:r2"') == 1
         # Time to the first byte, not to the last one.
-        assert await gateway.counter("tg_ttfb_ms_bucket", 'le="150"') == 0
-        assert await gateway.counter("tg_ttfb_ms_bucket", 'le="400"') == 1
+        assert await gateway.counted("tg_ttfb_ms_bucket", 'le="150"') == 1
 
 
 async def test_the_official_client_raises_its_own_errors(envoy_path: Path, tmp_path: Path) -> None:
@@ -229,4 +239,4 @@ async def test_a_model_servers_own_answers_pass_unchanged(envoy_path: Path, tmp_
         assert headers["retry-after"] == "30"
         assert "x-tidegate-limited" not in headers
         await asyncio.sleep(1.1)
-        assert await gateway.counter("tg_requests", 'outcome="limited"') == 0
+        assert await gateway.counted("tg_requests", 'outcome="limited"') == 0

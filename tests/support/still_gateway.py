@@ -1,17 +1,16 @@
-"""A real Envoy on one snapshot, in front of a model server that shows what it received."""
+"""A real Envoy on one static snapshot, without a control plane: for what scripts and filters do alone."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import socket
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
-from aiohttp import web
+import stub_model
+from real_envoy import RealEnvoy, free_port, running
 
 from controlplane.assets import read_asset
 from controlplane.model.decision import Decision
@@ -21,60 +20,24 @@ from controlplane.xds.bootstrap import Gateway, static
 from controlplane.xds.lua_code import lua_code
 from controlplane.xds.translate import snapshot
 
-READY_WITHIN_S = 20.0
 
-
-@dataclass(slots=True)
-class Seen:
-    """One request as the model server got it."""
-
-    path: str
-    headers: list[tuple[str, str]]
-    body: bytes
-
-
-@dataclass(slots=True)
-class ModelServer:
-    """Answers JSON, or as many server-sent events as `events` says, one after `gap_s`."""
-
-    port: int = 0
-    seen: list[Seen] = field(default_factory=list)
-    events: list[bytes] = field(
-        default_factory=lambda: [b"data: one\n\n", b"data: two\n\n", b"data: [DONE]\n\n"]
-    )
-    gap_s: float = 0.05
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        body = await request.read()
-        raw = [(name.decode().lower(), value.decode()) for name, value in request.raw_headers]
-        self.seen.append(Seen(request.path, raw, body))
-        if not (body and json.loads(body).get("stream")):
-            return web.json_response({"id": "x", "object": "chat.completion", "choices": []})
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
-        for event in self.events:
-            await asyncio.sleep(self.gap_s)
-            await response.write(event)
-        return response
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StillGateway:
-    """Where to find it, and what it wrote."""
+    """A running Envoy, the stub model behind it, and a client that controls every header."""
 
     port: int
-    admin_port: int
-    folder: Path
-    model: ModelServer
+    envoy: RealEnvoy
+    model: stub_model.StubModel
     http: aiohttp.ClientSession
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def admin(self, path: str) -> str:
-        async with self.http.get(f"http://127.0.0.1:{self.admin_port}{path}") as response:
-            return await response.text()
+    @property
+    def received(self) -> list[list[tuple[str, str]]]:
+        """The headers of each request the model server got, names in lower case."""
+        return [[(name.lower(), value) for name, value in headers] for _, headers, _ in self.model.requests]
 
     async def ask(
         self,
@@ -84,95 +47,41 @@ class StillGateway:
         method: str = "POST",
         headers: Sequence[tuple[str, str]] = (),
     ) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers (lower case) and body."""
+        """Status, headers (names in lower case) and body."""
         content = None if body is None else json.dumps(body).encode()
         sent = [*headers] + ([] if content is None else [("content-type", "application/json")])
         async with self.http.request(method, self.url + path, data=content, headers=sent) as response:
             got = {name.lower(): value for name, value in response.headers.items()}
             return response.status, got, await response.read()
 
-    def log(self) -> str:
-        return (self.folder / "envoy.log").read_text()
-
-    async def counter(self, *parts: str) -> float:
-        """The sum of the Prometheus lines that hold every part; statistics are flushed each second."""
-        lines = [line for line in (await self.admin("/stats/prometheus")).splitlines() if line[0] != "#"]
+    async def counted(self, *parts: str) -> float:
+        """The sum of the Prometheus lines that hold every part; Envoy flushes statistics each second."""
+        text = await self.envoy.admin("/stats/prometheus")
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if all(part in line for part in parts))
+
+    def written(self) -> str:
+        """Everything Envoy wrote: its log and its access log."""
+        return self.envoy.log() + self.envoy.access_file.read_text()
 
 
 @contextlib.asynccontextmanager
 async def still_gateway(
-    envoy: Path,
-    folder: Path,
-    policy: Policy,
-    decision: Decision,
-    *,
-    members: int = 1,
-    upstream_port: int | None = None,
-    log_level: str = "info",
+    binary: Path, folder: Path, policy: Policy, decision: Decision, *, upstream_port: int | None = None
 ) -> AsyncIterator[StillGateway]:
-    """Envoy serving `policy`; every pool is the one model server (or what listens on `upstream_port`)."""
-    async with _model_server() as model:
-        port, admin_port = _free_port(), _free_port()
+    """Envoy serving `policy`; every pool is the stub model (or what listens on `upstream_port`)."""
+    async with stub_model.serving() as model:
+        port = free_port()
         endpoint = Endpoint(address="127.0.0.1", port=upstream_port or model.port)
         policy = replace(
             policy,
             listener=replace(policy.listener, address="127.0.0.1", port=port),
             pools=tuple(replace(pool, endpoints=(endpoint,)) for pool in policy.pools),
         )
-        fleet = [GatewayMember(id=f"gateway-{number}", port=number + 1) for number in range(members)]
-        made = snapshot(policy, decision, fleet, code=lua_code(read_asset))
-        config = static(made, Gateway(node_id="gateway-0", admin_port=admin_port))
-        (folder / "envoy.json").write_text(json.dumps(config))
-        with (folder / "envoy.log").open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                envoy,
-                *("-c", folder / "envoy.json", "-l", log_level),
-                *("--concurrency", "1", "--disable-hot-restart"),
-                stdout=log,
-                stderr=log,
-            )
-        try:
-            async with aiohttp.ClientSession(auto_decompress=False) as http:
-                gateway = StillGateway(port, admin_port, folder, model, http)
-                await _until_ready(gateway, process)
-                yield gateway
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-
-
-@contextlib.asynccontextmanager
-async def _model_server() -> AsyncIterator[ModelServer]:
-    model = ModelServer()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", model.answer)
-    runner = web.AppRunner(app, shutdown_timeout=1.0)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    model.port = runner.addresses[0][1]
-    try:
-        yield model
-    finally:
-        await runner.cleanup()
-
-
-async def _until_ready(gateway: StillGateway, process: asyncio.subprocess.Process) -> None:
-    deadline = asyncio.get_running_loop().time() + READY_WITHIN_S
-    while asyncio.get_running_loop().time() < deadline:
-        if process.returncode is not None:
-            raise AssertionError(f"Envoy ended: {gateway.log()[-2000:]}")
-        with contextlib.suppress(aiohttp.ClientError):
-            if (await gateway.admin("/ready")).strip() == "LIVE":
-                return
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"Envoy is not ready: {gateway.log()[-2000:]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        made = snapshot(policy, decision, [GatewayMember(id="gw0")], code=lua_code(read_asset))
+        config = static(made, Gateway(node_id="gw0", admin_port=free_port()))
+        async with (
+            running(binary, config, folder) as envoy,
+            aiohttp.ClientSession(auto_decompress=False) as http,
+        ):
+            yield StillGateway(port=port, envoy=envoy, model=model, http=http)
