@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from envoy_data_plane.envoy.config.core.v3 import Node
 from envoy_data_plane.envoy.config.endpoint.v3 import ClusterLoadAssignment
@@ -12,6 +16,8 @@ from envoy_data_plane.google.rpc import Status
 from controlplane.model.resource import ENDPOINT, Resource
 from controlplane.xds import delta, sotw
 from controlplane.xds.exchange import ProtocolError, Request, Response
+
+ROOT = Path(__file__).resolve().parents[2]
 
 A = Resource.of("a", bytes(ClusterLoadAssignment(cluster_name="a")))
 B = Resource.of("ü", bytes(ClusterLoadAssignment(cluster_name="ü" * 200)))
@@ -93,3 +99,10 @@ def test_an_official_sotw_request_is_understood(error: str | None) -> None:
 def test_what_is_no_request_is_a_protocol_error(wire: object, junk: bytes) -> None:
     with pytest.raises(ProtocolError, match="not a"):
         wire.read(junk)  # type: ignore[attr-defined]
+
+
+def test_the_committed_modules_are_what_the_protos_compile_to() -> None:
+    checked = subprocess.run(
+        [sys.executable, ROOT / "tools" / "proto", "--check"], capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
