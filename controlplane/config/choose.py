@@ -36,18 +36,40 @@ class _Owners:
     entries: dict[str, Entry] = field(default_factory=dict)
     digests: dict[str, Entry] = field(default_factory=dict)
     claims: dict[str, Entry] = field(default_factory=dict)
+    reserved: dict[tuple[str, str], Entry] = field(default_factory=dict)
+
+    def reserve(self, entry: Entry, before: Entry) -> None:
+        """Keep for `entry` what it already had, until its turn comes."""
+        if entry.file == before.file:
+            self.reserved["id", entry.id] = entry
+        self.reserved.update({("key", one): entry for one in entry.digests if one in before.digests})
+        values = set(before.spec.identity.jwt)
+        self.reserved.update({("claim", one): entry for one in entry.spec.identity.jwt if one in values})
+
+    def holder(self, kind: str, name: str, entry: Entry) -> Entry | None:
+        """Who else has `name`, or keeps it."""
+        held = {"id": self.entries, "key": self.digests, "claim": self.claims}[kind].get(name)
+        kept = self.reserved.get((kind, name))
+        is_own = kept is not None and (kept.id, kept.file) == (entry.id, entry.file)
+        return held or (None if is_own else kept)
+
+    def others_hold(self, entry: Entry) -> bool:
+        """True when a key or a claim value of `entry` is with another tenant."""
+        holders = [self.digests.get(one) for one in entry.digests]
+        holders += [self.claims.get(one) for one in entry.spec.identity.jwt]
+        return any(holder is not None and holder.id != entry.id for holder in holders)
 
     def conflicts(self, entry: Entry) -> list[Problem]:
         problems = []
-        if other := self.entries.get(entry.id):
+        if other := self.holder("id", entry.id, entry):
             message = f"the tenant `{entry.id}` is also in {_place(other)}"
             problems.append(entry.problem(("id",), message, "an id of its own"))
         for digest in entry.digests:
-            if other := self.digests.get(digest):
+            if other := self.holder("key", digest, entry):
                 message = f"an API key of this tenant is also one of `{other.id}` ({_place(other)})"
                 problems.append(entry.problem(("identity", "api_keys"), message, "every key with one tenant"))
         for index, value in enumerate(entry.spec.identity.jwt):
-            if other := self.claims.get(value):
+            if other := self.holder("claim", value, entry):
                 message = f"`{value[:40]}` also means `{other.id}` ({_place(other)})"
                 problems.append(
                     entry.problem(("identity", "jwt", index), message, "every value with one tenant")
@@ -79,7 +101,10 @@ def choose(
     owners = _Owners()
     good_ids = {entry.id for entry in sound}
     problems += _keep(held, previous, owners, good_ids)
-    for entry in sorted(sound, key=lambda entry: not _in_force(entry, previous)):
+    for entry in sound:
+        if entry.id in previous:
+            owners.reserve(entry, previous[entry.id])
+    for entry in sound:
         if conflicts := owners.conflicts(entry):
             problems += conflicts
             problems.append(_fall_back(entry, previous, owners))
@@ -87,11 +112,6 @@ def choose(
             owners.add(entry)
     problems += _guarantees(owners, previous, main, served)
     return Chosen(entries=owners.entries, problems=tuple(problems))
-
-
-def _in_force(entry: Entry, previous: Mapping[str, Entry]) -> bool:
-    before = previous.get(entry.id)
-    return before is not None and before.file == entry.file and before.says_the_same(entry)
 
 
 def _keep(
@@ -125,10 +145,11 @@ def _fate(candidate: Candidate, kept: Sequence[str]) -> Problem:
 
 def _fall_back(entry: Entry, previous: Mapping[str, Entry], owners: _Owners) -> Problem:
     before = previous.get(entry.id)
-    if before is not None and entry.id not in owners.entries and not owners.conflicts(before):
+    is_elsewhere = entry.id in owners.entries or owners.reserved.get(("id", entry.id), entry) is not entry
+    if before is not None and not is_elsewhere and not owners.conflicts(before):
         owners.add(before)
         return entry.warning((), f"the last good version of `{entry.id}` stays in force")
-    if entry.id in owners.entries:
+    if is_elsewhere:
         return entry.warning((), f"this version of `{entry.id}` does not take effect")
     return entry.warning((), f"the tenant `{entry.id}` is left out: its requests are refused")
 
@@ -157,7 +178,7 @@ def _guarantees(
             yield entry.problem(
                 ("guarantee",), message, f"at most {pool.rate.base_rate_per_s:g}/s together (`base_rate`)"
             )
-            if before is not None:
+            if before is not None and not owners.others_hold(before):
                 owners.entries[entry.id], claims[entry.id] = before, former
                 yield entry.warning((), f"the last good version of `{entry.id}` stays in force")
             else:

@@ -27,10 +27,6 @@ class Entry:
     def id(self) -> str:
         return str(self.spec.id)
 
-    def says_the_same(self, other: Entry) -> bool:
-        """True when the two mean the same tenant, wherever they stand."""
-        return self.spec == other.spec and self.digests == other.digests
-
     def windows(self) -> Iterator[tuple[str, Window, PathParts]]:
         """Each limit per window, with its name and path."""
         number = 0

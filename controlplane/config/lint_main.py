@@ -9,6 +9,7 @@ from controlplane.config.draft import Draft
 from controlplane.config.lint_route import route_problems
 from controlplane.config.lint_window import unknown_scope
 from controlplane.config.problem import PathParts, Problem
+from controlplane.config.read import is_readable
 from controlplane.config.schema.scalar import is_address
 from controlplane.config.schema.upstream import Version
 from controlplane.config.validate import nearest
@@ -42,9 +43,8 @@ def _sockets(draft: Draft) -> Iterator[Problem]:
     for name in ("listener", "admin", "xds"):
         port = getattr(main, name).port
         if port and port in used:
-            yield draft.error(
-                (name, "port"), f"{port} is also the port of `{used[port]}`", "a port of its own"
-            )
+            one, other = (name, used[port]) if name in main.model_fields_set else (used[port], name)
+            yield draft.error((one, "port"), f"{port} is also the port of `{other}`", "a port of its own")
         used.setdefault(port, name)
     if not _is_loopback(main.admin.address) and main.admin.token_file is None:
         yield draft.warning(("admin", "address"), "open to the network without `token_file`")
@@ -71,9 +71,9 @@ def _files(draft: Draft) -> Iterator[Problem]:
             password = prometheus.basic.password_file
             named.append((("signals", "prometheus", "basic", "password_file"), password))
     for path, name in named:
-        if not (draft.directory / name).is_file():
-            yield draft.warning(path, "there is no such file here", "a file beside the configuration")
-    if main.signals.catalogue and not (draft.directory / main.signals.catalogue).is_file():
+        if not is_readable(draft.directory / name):
+            yield draft.warning(path, "there is no such file here", "a readable file")
+    if main.signals.catalogue and not is_readable(draft.directory / main.signals.catalogue):
         yield draft.error(("signals", "catalogue"), "there is no such file", "a file of signal names")
 
 

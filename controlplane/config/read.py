@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +56,14 @@ def read_jwks(path: Path) -> Content:
     if any(field in key for key in keys for field in _PRIVATE_FIELDS):
         return Content(fault="the JWKS holds a private or a symmetric key", expected=expected)
     return Content(text=raw.decode("utf-8", "replace").strip())
+
+
+def is_readable(path: Path) -> bool:
+    """True for a regular file that this process may read."""
+    try:
+        return path.is_file() and os.access(path, os.R_OK)
+    except (OSError, ValueError):
+        return False
 
 
 def read_bytes(path: Path) -> tuple[bytes, str]:

@@ -131,7 +131,7 @@ def _plain_schema(schema: dict[str, Any]) -> dict[str, Any]:
         kept = {
             key: clean(value, is_properties=key in ("properties", "$defs"))
             for key, value in node.items()
-            if not (key == "title" or (key == "default" and value is None))
+            if not (key == "title" or (key == "default" and (value is None or isinstance(value, dict))))
         }
         either = [choice for choice in kept.get("anyOf", ()) if choice != {"type": "null"}]
         if len(either) == 1:  # null is never a value

@@ -49,10 +49,7 @@ def validated(
 ) -> tuple[S | None, list[Problem]]:
     """`value`, which stands at `prefix` of `document`, as a `section`; None when there are errors."""
     empty = set(_nulls(value, prefix))
-    problems = [
-        document.problem(path, "is empty", "a value; or leave the field out")
-        for path in sorted(empty, key=str)
-    ]
+    problems = [_empty(document, path) for path in sorted(empty, key=str)]
     result: S | None = None
     try:
         result = section.model_validate(value)
@@ -64,6 +61,14 @@ def validated(
     except RecursionError:
         problems.append(document.problem(prefix, "nested too deeply", "a document of the schema's shape"))
     return (None if problems else result), problems
+
+
+def _empty(document: Document, path: PathParts) -> Problem:
+    node = document.scalar(path)
+    if node is None or not node.value:
+        return document.problem(path, "is empty", "a value; or leave the field out")
+    wanted = f"a value, or {in_quotes(node, path)}; or leave the field out"
+    return document.problem(path, reading(node, path), wanted)
 
 
 def _nulls(value: Any, path: PathParts) -> Iterator[PathParts]:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from watchfiles import awatch
 
-from controlplane.config.load import TENANT_DIRECTORY, Loaded, load
+from controlplane.config.load import MAIN_FILE, TENANT_DIRECTORY, Loaded, load
 
-_TICK_S = 1.0  # how often a directory that was replaced or removed is noticed
+_TICK_S = 1.0  # how soon a directory that appears, or takes another's place, is noticed
 
 Fingerprint = frozenset[tuple[str, int, int, int]]
 
@@ -35,25 +35,28 @@ async def watch(
     Ends when `stop` is set. Files are read in a thread.
     """
     stop = stop or asyncio.Event()
-    current = previous
-    async with aclosing(_occasions(directory, stop, debounce_s)) as occasions:
-        seen: Fingerprint = frozenset()
-        looked = restat_s
-        async for changed in occasions:
-            looked += 0.0 if changed else _TICK_S
-            if not changed and looked < restat_s:
-                continue
-            looked = 0.0
+    changed = asyncio.Event()
+    listener = asyncio.create_task(_listen(directory, changed, debounce_s))
+    await asyncio.sleep(0)  # it listens before the first look: what happens meanwhile is not missed
+    try:
+        current = previous
+        seen: Fingerprint | None = None
+        while not stop.is_set():
+            is_event = changed.is_set()
+            changed.clear()
             states = await asyncio.to_thread(fingerprint, directory, current)
-            if not changed and current is not None and states == seen:
-                continue
-            loaded = await asyncio.to_thread(load, directory, current)
-            matters = current is None or differs(loaded, current)
-            current = loaded
-            seen = await asyncio.to_thread(fingerprint, directory, current)
-            seen = seen if seen == states else frozenset()  # it changed while it was read: look again
-            if matters:
-                yield loaded
+            if is_event or states != seen:
+                loaded = await asyncio.to_thread(load, directory, current)
+                matters = current is None or differs(loaded, current)
+                current = loaded
+                after = await asyncio.to_thread(fingerprint, directory, current)
+                seen = after if states <= after else None  # it changed while it was read: look again
+                if matters:
+                    yield loaded
+            await _either(changed, stop, restat_s)
+    finally:
+        listener.cancel()
+        await asyncio.wait([listener])
 
 
 def differs(loaded: Loaded, current: Loaded) -> bool:
@@ -61,16 +64,13 @@ def differs(loaded: Loaded, current: Loaded) -> bool:
     return loaded.policy != current.policy or loaded.problems != current.problems
 
 
-async def _occasions(directory: Path, stop: asyncio.Event, debounce_s: float) -> AsyncGenerator[bool, None]:
-    """True for an event in the directory (and at the start), False each time `_TICK_S` went by without."""
-    yield True
-    while not stop.is_set():
+async def _listen(directory: Path, changed: asyncio.Event, debounce_s: float) -> None:
+    """Set `changed` for every event in the directory, wherever it goes."""
+    while True:
         inode = _inode(directory)
-        if inode is None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), _TICK_S)
-            yield False
-            continue
+        while inode is None:
+            await asyncio.sleep(_TICK_S)
+            inode = _inode(directory)
         events = awatch(
             directory,
             watch_filter=None,
@@ -78,21 +78,31 @@ async def _occasions(directory: Path, stop: asyncio.Event, debounce_s: float) ->
             step=max(1, int(debounce_s * 500)),
             rust_timeout=int(_TICK_S * 1000),
             yield_on_timeout=True,
-            stop_event=stop,
         )
-        is_first = True  # whatever happened before the watch began
+        is_first = True  # the directory may have changed before the watch began
         with suppress(FileNotFoundError):
-            async with aclosing(events):
-                async for changes in events:
-                    yield bool(changes) or is_first
-                    is_first = False
-                    if _inode(directory) != inode:
-                        break
+            async for changes in events:
+                if changes or is_first:
+                    changed.set()
+                is_first = False
+                if _inode(directory) != inode:
+                    break
+        changed.set()
+
+
+async def _either(changed: asyncio.Event, stop: asyncio.Event, timeout_s: float) -> None:
+    """Return when one of the two is set, or after `timeout_s`."""
+    waits = [asyncio.create_task(event.wait()) for event in (changed, stop)]
+    try:
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 def fingerprint(directory: Path, current: Loaded | None) -> Fingerprint:
     """The state of every file that matters: name, time of change (ns), size, inode."""
-    names = [str(directory / name) for name in ("", "tidegate.yaml", TENANT_DIRECTORY)]
+    names = [str(directory / name) for name in ("", MAIN_FILE, TENANT_DIRECTORY)]
     names += [entry.path for entry in _listed(directory / TENANT_DIRECTORY)]
     names += [str(path) for path in (current.beside if current else ())]
     states = []

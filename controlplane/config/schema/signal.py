@@ -31,6 +31,21 @@ class Prometheus(Section):
         {}, description="Extra request headers.", examples=[{"X-Scope-OrgID": "serving"}]
     )
     query_params: dict[PlainText, PlainText] = Field({}, description="Extra query parameters.")
+    method: Literal["POST", "GET"] = Field("POST", description="HTTP method; POST carries long queries.")
+    match: Literal["auto", "labels", "endpoints"] = Field(
+        "auto",
+        description="How series find their model version: by model and version labels, or by endpoint.",
+    )
+    matchers: PlainText | None = Field(
+        None, description="Label matchers added to every selector.", examples=['cluster="eu-1"']
+    )
+    window_s: Seconds = Field(300.0, description="Span of rates and quantiles, seconds.")
+    lookback_s: Seconds = Field(
+        90.0, description="A sample older than this (seconds) is none; three scrape intervals or more."
+    )
+    recording_rules: bool = Field(
+        False, description="Read rates from recording rules where the catalogue names one."
+    )
     bearer_token_file: FilePath | None = Field(
         None, description="File with a bearer token; read again for each query."
     )
