@@ -36,6 +36,7 @@ LOWER_CLASS_RATIO = 0.05  # of the pool, for each class below the most important
 RANKS: tuple[Priority, ...] = (Priority.HIGH, Priority.NORMAL, Priority.BATCH)
 _FLOOR_RATIO_MAX, _FLOOR_RATIO_MIN = 0.5, 0.2
 _WEIGHT_MIN, _WEIGHT_MAX = 1e-6, 1e6
+_RATE_MAX = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,6 +57,7 @@ class PoolPlan:
     """One pool, its lowest rate and its keys."""
 
     pool: Pool
+    base_per_s: float  # as configured; 0 closes the pool
     lowest_per_s: float
     contract_per_s: float  # within [lowest, base]: where a pool without a signal goes
     keys: KeyTable
@@ -121,6 +123,7 @@ def _pool_plan(policy: Policy, pool: Pool, members: list[int]) -> PoolPlan:
     base = _amount(pool.rate.base_rate_per_s)
     return PoolPlan(
         pool=pool,
+        base_per_s=base,
         lowest_per_s=lowest,
         contract_per_s=min(base, max(lowest, _amount(pool.rate.contract_rate_per_s))),
         keys=_key_table(
@@ -170,8 +173,8 @@ def _classes(policy: Policy, plan: PoolPlan) -> list[float]:
 
 
 def _amount(value: float) -> float:
-    """A rate that can be counted on: finite and not negative; anything else is 0."""
-    return float(value) if 0 < value < np.inf else 0.0
+    """A rate that can be counted on: finite, not negative, at most 1e9/s; anything else is 0."""
+    return min(_RATE_MAX, float(value)) if 0 < value < np.inf else 0.0
 
 
 def _weights(values: list[float]) -> Floats:

@@ -224,12 +224,10 @@ def _unled(
 
 def _base_rate(plan: PoolPlan, memory: PoolMemory) -> tuple[float, str]:
     """The rate at factor 1, and a note when it is not what `base_mode` promises."""
-    policy = plan.pool.rate
-    configured = policy.base_rate_per_s if policy.base_rate_per_s > 0 else 0.0
-    if policy.base_mode is BaseMode.STATIC:
-        return configured, ""
+    if plan.pool.rate.base_mode is BaseMode.STATIC:
+        return plan.base_per_s, ""
     if memory.base_rate_per_s is None:
-        return configured, " (base_mode auto without a capacity estimate: the configured base rate)"
+        return plan.base_per_s, " (base_mode auto without a capacity estimate: the configured base rate)"
     return max(memory.base_rate_per_s, plan.lowest_per_s), " (base rate from the capacity estimate)"
 
 

@@ -61,12 +61,12 @@ class Utilisation:
 
 def usable(name: str, reading: Reading, now_s: float) -> Sample | None:
     """The sample in `reading`; None for nan, inf, negative or implausible values and times that cannot be."""
-    value, age_s = reading.value, reading.age_s(now_s)
-    if value is None or age_s is None or not math.isfinite(age_s):
+    value, sampled_at_s, age_s = reading.value, reading.sampled_at_s, reading.age_s(now_s)
+    if value is None or sampled_at_s is None or age_s is None:
         return None
-    if not 0.0 <= value <= _PLAUSIBLE_MAX.get(name, math.inf) or math.isinf(value):
+    if not (math.isfinite(value) and 0.0 <= value <= _PLAUSIBLE_MAX.get(name, math.inf)):
         return None
-    if reading.sampled_at_s is not None and reading.sampled_at_s > now_s + FUTURE_TOLERANCE_S:
+    if not math.isfinite(sampled_at_s) or sampled_at_s > now_s + FUTURE_TOLERANCE_S:
         return None
     return Sample(value=value, age_s=age_s)
 
