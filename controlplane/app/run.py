@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from controlplane import __version__, config
 from controlplane.app.events import LoggedEvents
@@ -91,6 +91,7 @@ async def control_plane(directory: Path, ports: Ports) -> AsyncIterator[Running]
     logger = make_logger(sys.stderr, clock=time.time, digests=lambda: digests)
     bridge = Bridge(logger)
     logging.getLogger().addHandler(bridge)
+    disable_created_metrics()  # a second series for each counter, which nobody reads
     registry = CollectorRegistry()
     metrics = Metrics(registry, version=__version__)
     loop = Loop(
