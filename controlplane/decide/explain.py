@@ -228,7 +228,7 @@ _TO_RAISE: Mapping[int, Callable[[_Case], str]] = {
     WEIGHT: lambda case: f"a weight above {case.key.weight:g}, or others of the pool that want less",
     BORROWS: lambda case: "it is above its share already; others of the pool would have to want less",
     LENDS: _raise_demand,
-    CEILING: lambda case: f"a higher `limit` of the tenant than {case.key.ceiling_per_s:g}/s",
+    CEILING: lambda case: f"a higher `limit` of the tenant than {case.rate_per_s:g}/s",
     GUARANTEE: lambda case: "a higher guarantee, a higher weight, or others of the pool that want less",
     MINIMUM: lambda case: "a higher pool rate, a higher weight, or others of the pool that want less",
     PINNED: lambda case: "the tenant's pin: a higher one, or none",
