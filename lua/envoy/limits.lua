@@ -1,5 +1,5 @@
 -- A request with a tenant -> its pool, its price and its colours; its answer -> counters and honest headers.
--- POLICY (changes with the files): routes, served, tenants, profiles, shapes, windows. TICK (changes with the
+-- POLICY (changes with the files): routes, served, tenants, profiles, priority, shapes, windows. TICK (changes with the
 -- load): gateways, costs, failures. The price travels to the rate limiter as dynamic metadata: class, key and cost
 -- of up to three slots, the shortest burst first, because a refusal ends the charging there.
 local METADATA = "tg"
@@ -18,8 +18,8 @@ local BAD_BODY = answer.refusal("400", "invalid_request_error", "invalid_json", 
 local NOT_ALLOWED = answer.refusal("403", "invalid_request_error", "model_not_allowed",
   "Your account may not use this model on this path.")
 local UNKNOWN = {}
-for _, status in ipairs({ "400", "404" }) do
-  UNKNOWN[status] = answer.refusal(status, "invalid_request_error", "model_not_found",
+for _, route in pairs(POLICY.routes) do
+  UNKNOWN[route.status] = answer.refusal(route.status, "invalid_request_error", "model_not_found",
     "The model does not exist on this path.")
 end
 

@@ -85,9 +85,10 @@ def test_no_body_at_all_names_no_model() -> None:
     assert _error(stream) == ("400", "missing_model")
 
 
-def test_the_operator_may_answer_400_for_unknown_models() -> None:
-    route = Route(id="chat", pattern="/v1/chat", models=EVERY, unknown_model_status=400)
-    assert _error(_ask(limits(routes=[route]), "gpt-9")) == ("400", "model_not_found")
+@pytest.mark.parametrize("status", [400, 422])
+def test_the_operator_chooses_the_status_of_unknown_models(status: int) -> None:
+    route = Route(id="chat", pattern="/v1/chat", models=EVERY, unknown_model_status=status)
+    assert _error(_ask(limits(routes=[route]), "gpt-9")) == (str(status), "model_not_found")
 
 
 def test_a_model_of_another_route_is_unknown_here() -> None:
