@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from controlplane.config.compile_tenants import may_use, share_in, tenant_of
 from controlplane.config.entry import Entry
+from controlplane.config.lint_policy import at_pool
 from controlplane.config.problem import Problem, Severity, has_errors
 from controlplane.config.tenant_file import Candidate
 from controlplane.model.policy import IdentityMode, Policy, Pool, Route
@@ -195,22 +196,10 @@ def _sums(claims: Mapping[str, Mapping[str, float]], main: Policy) -> Iterable[P
         message = f"the guarantees of {pool.id} add up to {total:g}/s (most: {most})"
         if total > base * (1 + 1e-9):
             expected = f"at most {base:g}/s (`base_rate`); they shrink in proportion"
-            yield _at(pool, message, expected, Severity.ERROR)
+            yield at_pool(pool, message, expected, Severity.ERROR)
         elif total > GUARANTEED_RATIO_WARN * base:
             expected = f"at most {GUARANTEED_RATIO_WARN * base:g}/s, so that something is left to share"
-            yield _at(pool, message, expected, Severity.WARNING)
-
-
-def _at(pool: Pool, message: str, expected: str, severity: Severity) -> Problem:
-    path = f"models.{pool.model}.versions.{pool.version}"
-    return Problem(
-        severity=severity,
-        file=pool.ref.file,
-        line=pool.ref.line,
-        path=path,
-        message=message,
-        expected=expected,
-    )
+            yield at_pool(pool, message, expected, Severity.WARNING)
 
 
 def _claims(entry: Entry, main: Policy, served: Served) -> dict[str, float]:

@@ -18,6 +18,7 @@ from controlplane.config.document import Document
 from controlplane.config.draft import Draft
 from controlplane.config.entry import Entry
 from controlplane.config.lint_main import main_problems, tenant_references
+from controlplane.config.lint_policy import policy_problems
 from controlplane.config.lint_tenant import tenant_problems
 from controlplane.config.mounts import frozen_files, mount_points
 from controlplane.config.problem import Problem, Severity, has_errors, in_order
@@ -65,9 +66,10 @@ def load(directory: Path, previous: Loaded | None = None, *, mounts: frozenset[s
     before = previous.tenants if previous else {}
     main = draft.policy
     chosen = choose(found, before, main, served, lambda entry: tenant_problems(entry, main, served))
+    policy = with_tenants(main, list(chosen.entries.values()))
     return Loaded(
-        policy=with_tenants(main, list(chosen.entries.values())),
-        problems=in_order([*problems, *chosen.problems]),
+        policy=policy,
+        problems=in_order([*problems, *chosen.problems, *policy_problems(policy)]),
         beside=tuple(sorted(set(beside))),
         tenants=chosen.entries,
         documents=documents,

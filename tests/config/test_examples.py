@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,16 @@ import jsonschema
 import pytest
 import yaml
 
+from controlplane.assets import read_asset
 from controlplane.config import load
 from controlplane.config.document import Document
 from controlplane.config.reference import json_schema, markdown
+from controlplane.decide.step import start, step
+from controlplane.envoy_binary import find_envoy
+from controlplane.model.signal import Observation
+from controlplane.xds.bootstrap import Gateway, static
+from controlplane.xds.lua_code import lua_code
+from controlplane.xds.translate import snapshot
 
 from .written import Directory, digest
 
@@ -30,6 +38,21 @@ def test_an_example_has_no_problems(name: str) -> None:
     assert loaded.policy is not None
     assert loaded.problems == ()
     assert loaded.policy.keys
+
+
+@pytest.mark.envoy
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_real_envoy_accepts_what_an_example_means(name: str, tmp_path: Path) -> None:
+    policy = load(ROOT / "examples" / name).policy
+    assert policy is not None
+    _, decision = step(policy, start(policy), Observation(now_s=0.0, loads={}, traffic=None))
+    resources = snapshot(policy, decision, (), code=lua_code(read_asset))
+    file = tmp_path / "envoy.json"
+    file.write_text(json.dumps(static(resources, Gateway(node_id="test"))))
+    found = subprocess.run(
+        [str(find_envoy()), "--mode", "validate", "-c", str(file)], capture_output=True, text=True, timeout=60
+    )
+    assert found.returncode == 0, found.stderr[-2000:]
 
 
 def test_the_multi_tenant_example_shows_what_it_promises() -> None:
@@ -102,6 +125,7 @@ def test_the_yaml_of_the_page_is_yaml() -> None:
 
 
 def test_two_thousand_tenants_load_in_a_couple_of_seconds(directory: Directory) -> None:
+    directory.change_main("base_rate: 50", "base_rate: 500")
     for number in range(2000):
         id = f"tenant-{number}"
         directory.tenant(

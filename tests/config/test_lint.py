@@ -244,3 +244,11 @@ def test_a_file_name_of_any_length_is_only_a_problem(directory: Directory) -> No
     loaded = directory.load()
     find(loaded, path="identity.api_keys[0].file", message="cannot be read")
     find(loaded, path="admin.token_file", message="no such file", severity="warning")
+
+
+def test_more_limits_than_a_rate_can_be_split_into_are_a_warning(directory: Directory) -> None:
+    directory.change_main("base_rate: 50", "base_rate: 0.2, contract_rate: 0.01")
+    many = "".join(f"- {{id: t{number}, weight: 1, models: ['chat:v2']}}\n" for number in range(30))
+    directory.tenant("many", f"tenants:\n{many}")
+    problem = find(directory.load(), path="models.chat.versions.v2", message="too slow to be enforced")
+    assert problem.severity == "warning"
