@@ -97,7 +97,7 @@ class Streams(RuleBasedStateMachine):
         self.published: Snapshot | None = None
         self.offers: dict[
             tuple[str, str, str], int
-        ] = {}  # bad (type, name, version) -> times sent since published
+        ] = {}  # bad (type, name, version) -> times sent on this stream
 
     # What happens
 
@@ -143,6 +143,7 @@ class Streams(RuleBasedStateMachine):
         if not restarted:
             client.held = self.client.held
         self.client, self.session = client, Session(self.variant)
+        self.offers.clear()
         if self.published is not None:
             self._offer()
         for type_url in names if not restarted else ():
@@ -162,7 +163,7 @@ class Streams(RuleBasedStateMachine):
 
     @invariant()
     def a_bad_version_is_offered_only_while_its_batch_is_searched(self) -> None:
-        assert all(times <= 6 for times in self.offers.values())  # batches of at most 4, and one reconnect
+        assert all(times <= 4 for times in self.offers.values())  # in batches of at most 4 names
 
     def teardown(self) -> None:
         """Let everything be answered: the client must arrive, soon, at the latest good snapshot."""
