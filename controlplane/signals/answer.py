@@ -50,6 +50,7 @@ class Answer:
     interval_s: float | None
     plan: Plan
     values: Mapping[int, float] = field(default_factory=dict)
+    problem: str = ""  # why there are no values at all
 
 
 def plan(
@@ -258,6 +259,8 @@ def _windowed(
         why = f"metric {candidates[0].metric} not found in Prometheus for {pool.id}; tried {tried}"
         return Reading(source=SOURCE, absent=why, not_exposed=answered and not signal.optional)
     source = f"{SOURCE} {asked.candidate.metric}"
+    if answer.problem:
+        return Reading(source=source, absent=answer.problem)
     value, count = _value(parts, policy.window_s)
     if value is None:
         return Reading(source=source, absent=f"no requests in the last {policy.window_s:.0f} s")

@@ -16,6 +16,7 @@ import requests
 from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from requests.auth import AuthBase
+from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.util.retry import Retry
 
 from controlplane.model.policy import PrometheusPolicy
@@ -63,13 +64,15 @@ class Backend:
         self._session.deadline = deadline
         try:
             rows: list[dict[str, Any]] = self._client.custom_query(promql, timeout=left_s)
-        except requests.Timeout as error:
+        except (requests.Timeout, ReadTimeoutError) as error:
             raise SignalError(f"no answer within {self._timeout_s:g} s") from error
+        except requests.JSONDecodeError as error:
+            raise SignalError(f"unusable answer: {_short(str(error))}") from error
         except requests.RequestException as error:
             raise SignalError(_short(_cause(error))) from error
         except PrometheusApiClientException as error:
             raise SignalError(_short(str(error))) from error
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except (HTTPError, OSError, KeyError, TypeError, ValueError) as error:
             raise SignalError(_short(f"unusable answer: {type(error).__name__}: {error}")) from error
         return rows
 
@@ -109,7 +112,7 @@ class _Session(requests.Session):
     def _read(self, response: requests.Response) -> bytes:
         """The whole body; a server that drips is given up at the deadline."""
         body = bytearray()
-        for chunk in response.iter_content(_CHUNK_BYTES):
+        while chunk := response.raw.read1(_CHUNK_BYTES, decode_content=True):
             body += chunk
             if len(body) > ANSWER_MAX_BYTES:
                 raise SignalError(f"answer above {ANSWER_MAX_BYTES} bytes")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from controlplane.model.policy import Pool
 from controlplane.model.signal import SIGNALS, KeyTraffic, Load, Observation, Reading
 
-NOBODY = "no metric of this engine means it; gateway counters may (gateways.stats_urls)"
+NOBODY = "no metric of this engine means it; gateway counters may (gateways.stats)"
 
 Readings = Mapping[str, Mapping[str, Reading]]  # by Pool.id, then signal
 

@@ -15,6 +15,8 @@ from controlplane.signals.gpu import Layout
 from controlplane.signals.prometheus import PrometheusSource
 from controlplane.signals.scrape import ScrapeSource
 
+_PATIENCE = 0.4  # of a tick: what answers later counts in the next one
+
 
 class Source(Protocol):
     """Where readings come from. A source that fails gives absent readings with reasons; it never raises."""
@@ -33,9 +35,15 @@ class Source(Protocol):
 class Feed:
     """The sources of a policy. Rates need two reads, so the first observation has none."""
 
-    def __init__(self, policy: Policy, *, clock: Callable[[], float]) -> None:
-        """`clock` gives Unix seconds. Raises CatalogueError when the operator's catalogue file is wrong."""
+    def __init__(
+        self, policy: Policy, *, clock: Callable[[], float], patience_s: float | None = None
+    ) -> None:
+        """`clock` gives Unix seconds; a read waits `patience_s` for slow sources (default: part of a tick).
+
+        Raises CatalogueError when the operator's catalogue file is wrong.
+        """
         self._clock = clock
+        self._patience_s = patience_s
         self._catalogue = load_catalogue(policy.signals.catalogue_file)
         self._policy = policy
         self.source: Source = self._open_source()
@@ -45,6 +53,7 @@ class Feed:
             self._catalogue,
             clock=clock,
             timeout_s=policy.signals.timeout_s,
+            patience_s=patience_s,
         )
         self.report = GatewayReport(readings={}, traffic=None)
 
@@ -81,7 +90,12 @@ class Feed:
         await self._gateways.close()
 
     def _open_source(self) -> Source:
-        policy = self._policy.signals
+        policy, pools = self._policy.signals, self._policy.pools
         if policy.source == "prometheus" and policy.prometheus is not None:
-            return PrometheusSource(self._policy.pools, policy.prometheus, self._catalogue, clock=self._clock)
-        return ScrapeSource(self._policy.pools, policy, self._catalogue, clock=self._clock)
+            patience_s = self._patience_s
+            if patience_s is None:
+                patience_s = min(policy.prometheus.timeout_s, _PATIENCE * policy.interval_s)
+            return PrometheusSource(
+                pools, policy.prometheus, self._catalogue, clock=self._clock, patience_s=patience_s
+            )
+        return ScrapeSource(pools, policy, self._catalogue, clock=self._clock, patience_s=self._patience_s)

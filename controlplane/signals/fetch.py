@@ -7,6 +7,7 @@ little, and returns; what comes later is delivered at a later call.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -83,6 +84,8 @@ class Fetcher:
             return Fetched(url=url, time_s=self._clock(), text=text)
         except TimeoutError:
             problem = f"no answer within {self._timeout_s:g} s"
+        except aiohttp.ClientConnectorError as error:
+            problem = os.strerror(error.os_error.errno) if error.os_error.errno else str(error.os_error)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             problem = str(error) or type(error).__name__
         return Fetched(url=url, time_s=self._clock(), problem=problem)

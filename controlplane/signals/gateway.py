@@ -21,7 +21,7 @@ from controlplane.signals.join import readings
 from controlplane.signals.measure import Samples
 from controlplane.signals.target import Target
 from controlplane.signals.text import Naming, Reader, Sample
-from controlplane.signals.traffic import HOLD_S, Counters, counts_of, enough, key_traffic
+from controlplane.signals.traffic import HOLD_S, Counters, Names, enough, key_traffic
 
 WINDOW_S = 15.0
 
@@ -50,6 +50,7 @@ class GatewayReport:
 @dataclass(slots=True)
 class _Gateway:
     reader: Reader
+    names: Names = field(default_factory=Names)
     counters: Counters = field(default_factory=Counters)
     targets: dict[str, Target] = field(default_factory=dict)  # by Pool.id
     uptime_s: float = 0.0
@@ -95,7 +96,7 @@ class GatewaySource:
                 self._take(self._gateways[fetched.url], fetched)
         gateways = list(self._gateways.values())
         return GatewayReport(
-            readings={pool.id: self._readings(pool) for pool in self._pools},
+            readings={pool.id: self._readings(pool, now_s) for pool in self._pools},
             traffic=key_traffic([gateway.counters for gateway in gateways], now_s),
             answered=sum(not gateway.problem for gateway in gateways),
             problems={url: gateway.problem for url, gateway in self._gateways.items() if gateway.problem},
@@ -115,7 +116,9 @@ class GatewaySource:
         uptime_s = max((sample.value for sample in samples.get(UPTIME, ())), default=gateway.uptime_s)
         restarted = uptime_s < gateway.uptime_s
         gateway.uptime_s = uptime_s
-        gateway.counters.add(fetched.time_s, counts_of(samples.get(REQUESTS, ())), restarted=restarted)
+        gateway.counters.add(
+            fetched.time_s, gateway.names.counts_of(samples.get(REQUESTS, ())), restarted=restarted
+        )
         for pool, own in self._by_pool(samples).items():
             target = gateway.targets.setdefault(pool, Target(name=urlsplit(fetched.url).netloc))
             target.observe(
@@ -143,15 +146,16 @@ class GatewaySource:
         pool = label if ":" in label else pool_id(label)
         return pool if pool in self._ids else None
 
-    def _readings(self, pool: Pool) -> Mapping[str, Reading]:
+    def _readings(self, pool: Pool, now_s: float) -> Mapping[str, Reading]:
         """The signals of one pool, all gateways together; nothing of it is missed when it is absent."""
         gateways = self._gateways.values()
         targets = [target for each in gateways if (target := each.targets.get(pool.id)) is not None]
-        up = sum(target.answered for target in targets)
         found = readings(targets, self._engine, self._catalogue, fresh_s=HOLD_S, source="gateway")
         found.pop("endpoints_up")
-        if targets and not enough(up, len(self._gateways)):
-            why = f"{up} of {len(self._gateways)} gateways answer"
+        known = sum(t.time_s is not None and now_s - t.time_s <= HOLD_S for t in targets)
+        if not enough(known, len(self._gateways)):
+            answered = sum(not gateway.problem for gateway in gateways)
+            why = f"{answered} of {len(self._gateways)} gateways answer"
             return {
                 name: replace(each, value=None, absent=why, not_exposed=False) for name, each in found.items()
             }

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from controlplane.model.policy import Pool, PrometheusPolicy
 from controlplane.model.signal import SIGNALS, Reading
@@ -109,11 +108,15 @@ class PrometheusSource:
         first = promql.latest(self._names, lookback_s=policy.lookback_s, matchers=policy.matchers)
         series, interval_s = series_of(self._backend.query(first, deadline))
         asked = plan(series, interval_s, self._matcher, self._pools, self._catalogue, policy)
-        values: dict[int, Any] = {}
-        for query in promql.combined([each.branch for each in asked.branches]):
-            for row in self._backend.query(query, deadline):
-                values[int(row["metric"][promql.BRANCH])] = float(row["value"][1])
-        return Answer(series=series, interval_s=interval_s, plan=asked, values=values)
+        values: dict[int, float] = {}
+        problem = ""
+        try:
+            for query in promql.combined([each.branch for each in asked.branches]):
+                for row in self._backend.query(query, deadline):
+                    values[int(row["metric"][promql.BRANCH])] = float(row["value"][1])
+        except SignalError as error:  # the gauges of the first answer are whole all the same
+            values, problem = {}, f"{policy.url}: {error}"
+        return Answer(series=series, interval_s=interval_s, plan=asked, values=values, problem=problem)
 
     def _absent(self, why: str) -> Readings:
         reading = Reading(source=SOURCE, absent=why)

@@ -146,7 +146,7 @@ class ScrapeSource:
     ) -> Mapping[str, Reading]:
         """GPU signals, except those that the engine itself reports."""
         if not self._policy.gpu_exporter_urls:
-            problem = "no GPU exporter is configured (signals.gpu_exporter_urls)"
+            problem = "no GPU exporter is configured (signals.gpu_exporters)"
         else:
             problem = "; ".join(self._gpu_problems.values()) if not self._gpu_pages else ""
         found = gpu.readings(pool, gpus, self._catalogue, fresh_s=fresh_s, source="scrape", problem=problem)

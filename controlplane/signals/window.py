@@ -15,9 +15,8 @@ Vector = Mapping[str, float]
 
 def growth(before: Vector, now: Vector) -> dict[str, float]:
     """What each counter grew by from `before` to `now`. A counter missing in `before` started at zero."""
-    if any(now.get(name, value) < value for name, value in before.items()):
-        return dict(now)
-    return {name: value - before.get(name, 0.0) for name, value in now.items()}
+    grown = {name: value - before.get(name, 0.0) for name, value in now.items()}
+    return dict(now) if min(grown.values(), default=0.0) < 0 else grown
 
 
 def total(vectors: list[Vector]) -> dict[str, float]:

@@ -35,7 +35,7 @@ RULES = Path(__file__).parents[2] / "docs" / "prometheus-rules.yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """Two versions of a model, three pods, a GPU exporter, and a Prometheus that scrapes them every second."""
+    """Two versions of a model, three pods, a GPU exporter, and a Prometheus that scrapes all."""
 
     fleet: Fleet
     pools: tuple[Pool, ...]
@@ -93,7 +93,9 @@ async def scene(
 
 
 def configuration(fleet: Fleet, *, layout: dcgm_text.Layout, labelled: bool) -> dict[str, Any]:
-    """What a ServiceMonitor and the DCGM chart become. honorLabels: false moves the GPU's user to exported_pod."""
+    """What a ServiceMonitor and the DCGM chart become. honorLabels: false moves the GPU's user to
+    exported_pod.
+    """
     exported = layout is dcgm_text.Layout.EXPORTED_POD
     servers = [
         {

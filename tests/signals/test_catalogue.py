@@ -50,7 +50,8 @@ def test_units_are_converted(
 def test_the_operators_metric_is_tried_first_and_the_shipped_ones_stay(tmp_path: Path) -> None:
     own = extend(
         tmp_path,
-        'engines: {vllm: {signals: {kv_cache_usage_ratio: [{metric: "my:kv", unit: percent, within: max}]}}}\n',
+        "engines: {vllm: {signals: {kv_cache_usage_ratio: "
+        '[{metric: "my:kv", unit: percent, within: max}]}}}\n',
     )
     metrics = [each.metric for each in own.engine("vllm").signals["kv_cache_usage_ratio"]]
     assert metrics == ["my:kv", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"]
@@ -87,7 +88,8 @@ def test_a_range_can_be_changed(tmp_path: Path) -> None:
             "names.yaml:5 engines.a.signals.ttft_p95_s[0].metric",
         ),
         (
-            "engines:\n  a:\n    signals:\n      failure_ratio:\n      - {metric: x, kind: ratio, unit: ratio}\n",
+            "engines:\n  a:\n    signals:\n      failure_ratio:\n"
+            "      - {metric: x, kind: ratio, unit: ratio}\n",
             "a ratio needs it",
         ),
         ("signals:\n  ttft_p95_s: {unit: s, range: [5, 1]}\n", "names.yaml:2 signals.ttft_p95_s.range"),

@@ -111,7 +111,7 @@ def gathered(text: str) -> gpu.Gpus:
 
 
 def test_real_text_with_pod_labels_joins() -> None:
-    text = 'DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-a",container="ray-worker",namespace="ray-llm",pod="ray-1"} 33\n'
+    text = 'DCGM_FI_DEV_GPU_UTIL{UUID="GPU-a",container="worker",namespace="ray-llm",pod="ray-1"} 33\n'
     endpoint = Endpoint(address="x", port=1, pod="ray-1", namespace="ray-llm")
     found = gpu.readings(pool(endpoint), gathered(text), load_catalogue(), fresh_s=1.0, source="t")
     assert found["gpu_util_percent"].value == 33
