@@ -29,7 +29,12 @@ from .written import Directory, digest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ("quickstart", "multi-tenant")
-FILES = sorted(path for name in EXAMPLES for path in (ROOT / "examples" / name).rglob("*.yaml"))
+FILES = [
+    path
+    for name in EXAMPLES
+    for path in sorted((ROOT / "examples" / name).rglob("*.yaml"))
+    if path.parent.name != "signals"  # a catalogue of metric names has a schema of its own
+]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -74,8 +79,6 @@ def test_the_demo_keys_of_the_quickstart_open_its_doors() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(path.parts[-3:]))
 def test_editors_accept_the_examples(path: Path) -> None:
-    if path.parent.name == "signals":
-        pytest.skip("not a file of this schema")
     value = Document(path.name, path.read_bytes()).parsed.value
     jsonschema.validate(value, json_schema(tenant=path.parent.name == "tenants"))
 
