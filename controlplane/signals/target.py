@@ -45,9 +45,7 @@ class Target:
         restarted: bool = False,
         problem: str = "",
     ) -> None:
-        """A page came. `samples` are those of this pool; `problem` says why there are none although it
-        came.
-        """
+        """A page came. `samples` are those of this pool; `problem` says why it has none."""
         before_s, self.time_s, self.answered, self.problem = self.time_s, time_s, True, problem
         for name, candidates in engine.signals.items():
             known = self.known.setdefault(name, Known())
@@ -57,14 +55,15 @@ class Target:
                 missing = f"metric {candidates[0].metric} not exposed by {self.name}; tried {tried}"
                 self.known[name] = Known(problem=f"{self.name}: {problem}" if problem else missing)
                 continue
-            self.seen.add(name)
             known.problem = ""
             if found.kind is Kind.GAUGE:
                 known.gauge = gauge(found, catalogue.signals[name], samples, engine.replica_labels)
                 known.problem = f"{self.name}: {known.gauge.problem}" if known.gauge.problem else ""
             else:
-                self._count(known, found, samples, before_s, window_s, restarted=restarted)
+                began_s = None if name in self.seen else before_s
+                self._count(known, found, samples, began_s, window_s, restarted=restarted)
             known.candidate = found
+            self.seen.add(name)
 
     def miss(self, problem: str) -> None:
         """No page came."""
@@ -75,20 +74,19 @@ class Target:
         known: Known,
         found: Candidate,
         samples: Samples,
-        before_s: float | None,
+        began_s: float | None,
         window_s: float,
         *,
         restarted: bool,
     ) -> None:
+        """Add the counters of a page. `began_s`: they were not there at that time, so they began at zero."""
         counts = vector(found, samples)
         if counts is None:
             known.problem = f"{self.name}: {found.metric} is no possible count"
             return
         if known.window is None or known.candidate is None or known.candidate.metric != found.metric:
             known.window = Window(window_s)
-            if (
-                before_s is not None and known.candidate is None
-            ):  # it was not there a page ago: it began at zero
-                known.window.add(before_s, {})
+            if began_s is not None:
+                known.window.add(began_s, {})
         assert self.time_s is not None
         known.window.add(self.time_s, counts, restarted=restarted)

@@ -154,6 +154,21 @@ async def test_a_restart_that_already_counted_more_shows_in_its_start_time(world
     assert (await world.read(after_s=1.0))["completed_per_s"].value == pytest.approx(8.0)
 
 
+async def test_counters_that_come_back_are_not_taken_for_new_ones(world: Any, server: Any) -> None:
+    busy = server()
+    busy.answer(0.05, 1.0, count=9000)
+    hidden = ("vllm:request_success_total", "vllm:e2e_request_latency_seconds")
+    world.show(busy, None)
+    await world.read()
+    world.show(busy.text(hide=hidden), None)
+    assert (await world.read())["completed_per_s"].value is None
+    world.show(busy, None)
+    assert (await world.read())["completed_per_s"].value is None
+    busy.answer(0.05, 1.0, count=2)
+    world.show(busy, None)
+    assert (await world.read())["completed_per_s"].value == pytest.approx(2.0)
+
+
 async def test_a_quantile_above_the_top_bucket_says_so(world: Any, server: Any) -> None:
     one = server()
     world.show(one, server())
