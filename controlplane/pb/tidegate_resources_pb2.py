@@ -26,7 +26,7 @@ from google.protobuf import any_pb2 as google_dot_protobuf_dot_any__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18tidegate_resources.proto\x12\x12tidegate.resources\x1a\x19google/protobuf/any.proto\x1a\x1cgoogle/protobuf/struct.proto\"i\n\x15\x43lusterLoadAssignment\x12\x14\n\x0c\x63luster_name\x18\x01 \x01(\t\x12:\n\tendpoints\x18\x02 \x03(\x0b\x32\'.tidegate.resources.LocalityLbEndpoints\"K\n\x13LocalityLbEndpoints\x12\x34\n\x0clb_endpoints\x18\x02 \x03(\x0b\x32\x1e.tidegate.resources.LbEndpoint\"<\n\nLbEndpoint\x12.\n\x08\x65ndpoint\x18\x01 \x01(\x0b\x32\x1c.tidegate.resources.Endpoint\"8\n\x08\x45ndpoint\x12,\n\x07\x61\x64\x64ress\x18\x01 \x01(\x0b\x32\x1b.tidegate.resources.Address\"D\n\x07\x41\x64\x64ress\x12\x39\n\x0esocket_address\x18\x01 \x01(\x0b\x32!.tidegate.resources.SocketAddress\"4\n\rSocketAddress\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\nport_value\x18\x03 \x01(\r\"?\n\x07Runtime\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x05layer\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"P\n\x14TypedExtensionConfig\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x0ctyped_config\x18\x02 \x01(\x0b\x32\x14.google.protobuf.Any\"B\n\x03Lua\x12;\n\x13\x64\x65\x66\x61ult_source_code\x18\x03 \x01(\x0b\x32\x1e.tidegate.resources.DataSource\"#\n\nDataSource\x12\x15\n\rinline_string\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18tidegate_resources.proto\x12\x12tidegate.resources\x1a\x19google/protobuf/any.proto\x1a\x1cgoogle/protobuf/struct.proto\"i\n\x15\x43lusterLoadAssignment\x12\x14\n\x0c\x63luster_name\x18\x01 \x01(\t\x12:\n\tendpoints\x18\x02 \x03(\x0b\x32\'.tidegate.resources.LocalityLbEndpoints\"K\n\x13LocalityLbEndpoints\x12\x34\n\x0clb_endpoints\x18\x02 \x03(\x0b\x32\x1e.tidegate.resources.LbEndpoint\"<\n\nLbEndpoint\x12.\n\x08\x65ndpoint\x18\x01 \x01(\x0b\x32\x1c.tidegate.resources.Endpoint\"8\n\x08\x45ndpoint\x12,\n\x07\x61\x64\x64ress\x18\x01 \x01(\x0b\x32\x1b.tidegate.resources.Address\"D\n\x07\x41\x64\x64ress\x12\x39\n\x0esocket_address\x18\x01 \x01(\x0b\x32!.tidegate.resources.SocketAddress\"H\n\rSocketAddress\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x14\n\nport_value\x18\x03 \x01(\rH\x00\x42\x10\n\x0eport_specifier\"?\n\x07Runtime\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x05layer\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"P\n\x14TypedExtensionConfig\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x0ctyped_config\x18\x02 \x01(\x0b\x32\x14.google.protobuf.Any\"B\n\x03Lua\x12;\n\x13\x64\x65\x66\x61ult_source_code\x18\x03 \x01(\x0b\x32\x1e.tidegate.resources.DataSource\"2\n\nDataSource\x12\x17\n\rinline_string\x18\x03 \x01(\tH\x00\x42\x0b\n\tspecifierb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,13 +44,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADDRESS']._serialized_start=409
   _globals['_ADDRESS']._serialized_end=477
   _globals['_SOCKETADDRESS']._serialized_start=479
-  _globals['_SOCKETADDRESS']._serialized_end=531
-  _globals['_RUNTIME']._serialized_start=533
-  _globals['_RUNTIME']._serialized_end=596
-  _globals['_TYPEDEXTENSIONCONFIG']._serialized_start=598
-  _globals['_TYPEDEXTENSIONCONFIG']._serialized_end=678
-  _globals['_LUA']._serialized_start=680
-  _globals['_LUA']._serialized_end=746
-  _globals['_DATASOURCE']._serialized_start=748
-  _globals['_DATASOURCE']._serialized_end=783
+  _globals['_SOCKETADDRESS']._serialized_end=551
+  _globals['_RUNTIME']._serialized_start=553
+  _globals['_RUNTIME']._serialized_end=616
+  _globals['_TYPEDEXTENSIONCONFIG']._serialized_start=618
+  _globals['_TYPEDEXTENSIONCONFIG']._serialized_end=698
+  _globals['_LUA']._serialized_start=700
+  _globals['_LUA']._serialized_end=766
+  _globals['_DATASOURCE']._serialized_start=768
+  _globals['_DATASOURCE']._serialized_end=818
 # @@protoc_insertion_point(module_scope)

@@ -58,11 +58,17 @@ def lua_filter(name: str, source: str) -> pb.TypedExtensionConfig:
 LUA_TYPE = "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua"
 
 
-def decode(type_url: str, body: bytes) -> dict[str, AnyValue]:
-    """A resource as plain values (proto JSON with snake_case names), for goldens, static files and people."""
+def parse(type_url: str, body: bytes) -> betterproto2.Message:
+    """A resource as its envoy-data-plane message."""
     for module in _NESTED:
         importlib.import_module(f"envoy_data_plane.{module}")
     module, name = _MODULES[type_url]
     message_type = getattr(importlib.import_module(f"envoy_data_plane.{module}"), name)
-    plain: dict[str, AnyValue] = message_type.parse(body).to_dict(casing=betterproto2.Casing.SNAKE)
+    message: betterproto2.Message = message_type.parse(body)
+    return message
+
+
+def decode(type_url: str, body: bytes) -> dict[str, AnyValue]:
+    """A resource as plain values (proto JSON with snake_case names), for goldens, static files and people."""
+    plain: dict[str, AnyValue] = parse(type_url, body).to_dict(casing=betterproto2.Casing.SNAKE)
     return plain

@@ -1,7 +1,7 @@
 """What Envoy is sent, case by case, as files to read; each is accepted by the real Envoy.
 
-The cases are in tests/support/golden_cases.py; `make golden` (TIDEGATE_GOLDEN=write) rewrites the files. Left out
-of them: the constant Lua code, and the listener where it is that of `minimal`, as it should nearly always be.
+The cases are in tests/support/golden_cases.py; `make golden` (TIDEGATE_GOLDEN=write) rewrites the files. Left
+out: the constant Lua code, and the listener where it is that of `minimal`, as it should nearly always be.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -18,6 +19,7 @@ from controlplane.assets import read_asset
 from controlplane.model.decision import Decision
 from controlplane.model.gateway import GatewayMember
 from controlplane.model.policy import Endpoint, Listener, Policy, Pool
+from controlplane.model.resource import Snapshot
 from controlplane.serve.ads import AdsServer
 from controlplane.serve.cache import Cache, Hooks
 from controlplane.xds.bootstrap import Gateway, bootstrap
@@ -59,7 +61,11 @@ class Field:
     async def publish(self, policy: Policy, decision: Decision, *, gateways: int = 1) -> None:
         """Translate, push, and wait until every Envoy has acknowledged all of it."""
         members = [GatewayMember(id=f"gw{n}", port=n + 1) for n in range(gateways)]
-        self._cache.publish(self._translator.snapshot(policy, decision, members))
+        await self.publish_snapshot(self._translator.snapshot(policy, decision, members))
+
+    async def publish_snapshot(self, snapshot: Snapshot) -> None:
+        """Push, and wait until every Envoy has acknowledged all of it."""
+        self._cache.publish(snapshot)
         assert await self._cache.wait_acked(10.0), self._cache.status()
         assert not self.rejections, self.rejections
 
@@ -67,23 +73,39 @@ class Field:
         """Publish, start one Envoy, and return a client of it."""
         await self.publish(policy, decision, gateways=gateways)
         await self.add_envoy()
-        return await self.client([f"http://127.0.0.1:{self.listener.port}"])
+        return await self.client()
 
-    async def add_envoy(self) -> RealEnvoy:
-        """One more Envoy on this control plane; ready, and with everything acknowledged."""
+    async def add_envoy(self, *, wait: bool = True) -> RealEnvoy:
+        """One more Envoy on this control plane; ready, and with everything acknowledged if told to wait."""
         number = len(self.envoys)
         config = bootstrap(Gateway(node_id=f"gw{number}", xds_port=self._xds_port, admin_port=free_port()))
         envoy = await self._stack.enter_async_context(
             running(self._binary, config, self._folder / f"envoy{number}")
         )
         self.envoys.append(envoy)
+        if not wait:
+            return envoy
         assert await self._cache.wait_acked(10.0), self._cache.status()
         assert not self.rejections, self.rejections
         return envoy
 
-    async def client(self, urls: Sequence[str]) -> Client:
+    async def until_listening(self) -> None:
+        """Until the listener accepts connections."""
+        for _ in range(100):
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", self.listener.port)
+            except OSError:
+                await asyncio.sleep(0.05)
+                continue
+            writer.close()
+            return
+        raise AssertionError("no listener within 5 s")
+
+    async def client(self, urls: Sequence[str] = (), *, force_close: bool = False) -> Client:
+        """A client of `urls` (default: the listener); with `force_close`, of a new connection each time."""
         http = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=20), connector=aiohttp.TCPConnector(limit=100)
+            timeout=aiohttp.ClientTimeout(total=20),
+            connector=aiohttp.TCPConnector(limit=100, force_close=force_close),
         )
         self._stack.push_async_callback(http.close)
-        return Client(http, urls)
+        return Client(http, urls or [f"http://127.0.0.1:{self.listener.port}"])

@@ -27,6 +27,11 @@ def admitted(answers: Sequence[Answer]) -> int:
     return sum(answer.status == 200 for answer in answers)
 
 
+def span_s(answers: Sequence[Answer]) -> float:
+    """From the start of the offer to its last request; a busy machine stretches it."""
+    return max(answer.at_s for answer in answers)
+
+
 def per_second(answers: Sequence[Answer]) -> list[int]:
     """Admitted requests by the second they were sent in, for messages."""
     if not answers:
@@ -67,12 +72,16 @@ class Client:
             found = {name.lower(): value for name, value in answer.headers.items()}
             return Answer(at_s=at_s, status=answer.status, headers=found, body=text)
 
+    async def drain(self, tenant: str, requests: int, **what: Any) -> int:
+        """Send that many at once; returns how many were admitted."""
+        return admitted(await asyncio.gather(*(self.send(tenant, **what) for _ in range(requests))))
+
     async def offer(self, tenant: str, *, rate_per_s: float, duration_s: float, **what: Any) -> list[Answer]:
         """Evenly spaced requests for `duration_s`; returns their answers in the order of sending."""
         start_s = time.monotonic()
         tasks = []
         for number in range(round(rate_per_s * duration_s)):
-            due_s = number / rate_per_s
-            await asyncio.sleep(max(0.0, start_s + due_s - time.monotonic()))
-            tasks.append(asyncio.create_task(self.send(tenant, at_s=due_s, **what)))
+            await asyncio.sleep(max(0.0, start_s + number / rate_per_s - time.monotonic()))
+            at_s = time.monotonic() - start_s
+            tasks.append(asyncio.create_task(self.send(tenant, at_s=at_s, **what)))
         return list(await asyncio.gather(*tasks))
