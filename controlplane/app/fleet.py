@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 from controlplane.model.gateway import GatewayMember
 from controlplane.model.policy import Gateways
+from controlplane.xds.translate import gateways_version
 
 HOLD_S = 30.0
+KNOWN_COUNTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,12 @@ def observe(fleet: Fleet, policy: Gateways, connected: int, now_s: float, *, hel
 def members(count: int) -> tuple[GatewayMember, ...]:
     """The members every gateway is told of; equal counts give equal bytes."""
     return tuple(GatewayMember(id=f"gateway-{i:05d}", port=i) for i in range(1, count + 1))
+
+
+def held_count(version: str, policy: Gateways) -> int:
+    """The member count whose resource has `version`; 0 when it is none of ours."""
+    counts = range(1, max(KNOWN_COUNTS, 4 * policy.max_count) + 1)
+    return next((count for count in counts if gateways_version(members(count)) == version), 0)
 
 
 def distinct(node_ids: Iterable[str]) -> int:

@@ -18,14 +18,15 @@ from controlplane.app import fleet
 from controlplane.decide import step
 from controlplane.model.decision import Decision
 from controlplane.model.policy import Mode, Policy
-from controlplane.model.resource import Snapshot
+from controlplane.model.resource import ENDPOINT, Snapshot
 from controlplane.model.signal import Observation
-from controlplane.serve.cache import Ack, Cache, ConnectedNode, Hooks, Push, Rejection
+from controlplane.serve.cache import Ack, Cache, ConnectedNode, Held, Hooks, Push, Rejection
 from controlplane.serve.changes import Change, Trail, changes
 from controlplane.serve.collector import ViewCollector
 from controlplane.serve.documents import short_name
 from controlplane.serve.metrics import Metrics
 from controlplane.serve.view import Control, Moment
+from controlplane.xds import names
 from controlplane.xds.translate import Translator
 
 REACTIONS_KEPT = 1000
@@ -70,6 +71,7 @@ class Loop:
             hooks=Hooks(
                 on_connect=self._on_connect,
                 on_disconnect=self._on_disconnect,
+                on_held=self._on_held,
                 on_push=self._on_push,
                 on_ack=self._on_ack,
                 on_nack=self._on_nack,
@@ -246,18 +248,31 @@ class Loop:
 
     # The fleet
 
-    def _count_fleet(self, policy: Policy) -> None:
+    def _count_fleet(self, policy: Policy, *, held_count: int = 0) -> None:
         connected = fleet.distinct(node.id for node in self.cache.nodes)
-        self._fleet = fleet.observe(self._fleet, policy.gateways, connected, self._clock())
+        self._fleet = fleet.observe(
+            self._fleet, policy.gateways, connected, self._clock(), held_count=held_count
+        )
 
     def _on_connect(self, node: ConnectedNode) -> None:
         """Runs before the new gateway's first answer, so it never enforces a share that is too large."""
-        policy, moment = self._policy, self.moment
-        if policy is None:
+        if self._policy is not None:
+            before = self._fleet.count
+            self._count_fleet(self._policy)
+            self._parts.events.gateway(node.id, node.peer, connected=True, gateways=self._fleet.count)
+            self._share_anew(before)
+
+    def _on_held(self, held: Held) -> None:
+        """A gateway that comes back says what share it enforces: a restarted control plane believes it."""
+        version = held.versions.get(names.GATEWAYS_CLUSTER)
+        if held.type_url != ENDPOINT or version is None or self._policy is None:
             return
         before = self._fleet.count
-        self._count_fleet(policy)
-        self._parts.events.gateway(node.id, node.peer, connected=True, gateways=self._fleet.count)
+        self._count_fleet(self._policy, held_count=fleet.held_count(version, self._policy.gateways))
+        self._share_anew(before)
+
+    def _share_anew(self, before: int) -> None:
+        moment = self.moment
         if moment is not None and self._fleet.count != before:
             decision = replace(moment.decision, gateways=self._fleet.count)
             self.moment = replace(moment, decision=decision)

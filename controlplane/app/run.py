@@ -91,7 +91,7 @@ async def control_plane(directory: Path, ports: Ports) -> AsyncIterator[Running]
     logger = make_logger(sys.stderr, clock=time.time, digests=lambda: digests)
     bridge = Bridge(logger)
     logging.getLogger().addHandler(bridge)
-    disable_created_metrics()  # a second series for each counter, which nobody reads
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, which nobody reads
     registry = CollectorRegistry()
     metrics = Metrics(registry, version=__version__)
     loop = Loop(
@@ -162,7 +162,7 @@ class _Reloader:
             loaded_at_s=self._loop.now_s() if applied else old.loaded_at_s,
             files=("tidegate.yaml", *sorted(loaded.documents)),
             problems=loaded.problems,
-            in_force=not loaded.has_errors,
+            in_force=outcome != "rejected",
             reloads=old.reloads + 1,
         )
 

@@ -68,18 +68,30 @@ class Rejection:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a reconnecting client says it holds (delta only): version by resource name."""
+
+    node: ConnectedNode
+    type_url: str
+    versions: Mapping[str, str]
+
+
 def _ignore(_: object) -> None:
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """Called synchronously, in order. `on_connect` runs before the client's first answer: what it publishes
-    is what the new client gets. `on_settled` gets the seconds from the first difference between what is
-    wanted and what a client has until no client differs."""
+    """Called synchronously, in order. `on_connect` runs before the client's first answer: what it
+    publishes is what the new client gets. `on_held` runs before the request that says so is answered.
+    `on_settled` gets the seconds from the first difference between what is wanted and what a client has
+    until no client differs.
+    """
 
     on_connect: Callable[[ConnectedNode], None] = _ignore
     on_disconnect: Callable[[ConnectedNode], None] = _ignore
+    on_held: Callable[[Held], None] = _ignore
     on_push: Callable[[Push], None] = _ignore
     on_ack: Callable[[Ack], None] = _ignore
     on_nack: Callable[[Rejection], None] = _ignore
@@ -217,6 +229,10 @@ class Cache:
         now_s = self._clock()
         if stream.node is None:
             self._arrive(stream, request.node_id, now_s)
+        if request.initial_versions and stream.node is not None:
+            self._hooks.on_held(
+                Held(node=stream.node, type_url=request.type_url, versions=request.initial_versions)
+            )
         responses = stream.session.request(request, now_s)
         events = stream.session.take_events()
         changed = self._accepted(stream, events, now_s)

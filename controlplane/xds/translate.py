@@ -8,7 +8,7 @@ the same object as long as they are equal, so that who publishes can compare by 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 import betterproto2
 from google.protobuf.message import Message
@@ -166,3 +166,9 @@ def _same(new: Mapping[str, Mapping[str, Resource]], old: Mapping[str, Mapping[s
         new[kind].keys() == old[kind].keys() and all(new[kind][name] is old[kind][name] for name in new[kind])
         for kind in new
     )
+
+
+@lru_cache(maxsize=1024)
+def gateways_version(members: tuple[GatewayMember, ...]) -> str:
+    """The version of the fleet's own endpoints for these members."""
+    return Resource.of(names.GATEWAYS_CLUSTER, codec.encode(gateways(members))).version

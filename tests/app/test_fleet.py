@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from controlplane.app.fleet import HOLD_S, members, observe, start
+from controlplane.app.fleet import HOLD_S, held_count, members, observe, start
 from controlplane.model.policy import Gateways
+from controlplane.xds.translate import gateways_version
 
 
 def test_a_new_gateway_counts_at_once() -> None:
@@ -43,3 +44,9 @@ def test_the_operators_minimum_is_never_undercut() -> None:
 def test_members_are_a_function_of_the_count_alone() -> None:
     assert members(4) == members(4)
     assert len({member.port for member in members(40)}) == 40
+
+
+def test_a_gateways_share_is_recognised_by_the_version_it_holds() -> None:
+    policy = Gateways(max_count=8)
+    assert [held_count(gateways_version(members(count)), policy) for count in (1, 4, 8)] == [1, 4, 8]
+    assert held_count("no version of ours", policy) == 0
