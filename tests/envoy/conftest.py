@@ -12,10 +12,15 @@ from field import Field
 
 
 @pytest.fixture
-async def field(envoy_path: Path, tmp_path: Path) -> AsyncIterator[Field]:
-    """Nothing runs yet but the control plane and the model server; `start` adds an Envoy."""
+async def field_parts(envoy_path: Path, tmp_path: Path) -> AsyncIterator[Field]:
+    """Nothing runs yet but the model server; `serve` starts the control plane."""
     async with AsyncExitStack() as stack:
         model = await stack.enter_async_context(stub_model.serving())
-        made = Field(envoy_path, tmp_path, stack, model)
-        await made.serve()
-        yield made
+        yield Field(envoy_path, tmp_path, stack, model)
+
+
+@pytest.fixture
+async def field(field_parts: Field) -> Field:
+    """The control plane and the model server run; `start` adds an Envoy."""
+    await field_parts.serve()
+    return field_parts

@@ -136,6 +136,22 @@ async def test_two_envoys_share_one_limit(field: Field) -> None:
     assert min(shares) > 100, shares
 
 
+@pytest.mark.parametrize("sotw", [False, True], ids=["delta", "sotw"])
+async def test_a_control_plane_that_starts_again_gives_nothing_away(field: Field, sotw: bool) -> None:
+    """While it is away the last limits hold; what it sends afterwards is what Envoy has."""
+    field.sotw = sotw
+    policy = field.policy()
+    made = decision(policy, 0.5, burst_s=60.0)
+    client = await field.start(policy, made)
+    assert abs(await client.drain("acme", 60) - 30) <= 1
+    started_s = time.monotonic()
+    await field.restart(policy, made)
+    await field.publish(
+        field.policy(["acme", "new"]), decision(field.policy(["acme", "new"]), 0.5, burst_s=60.0)
+    )
+    assert await client.drain("acme", 30) <= 0.5 * (time.monotonic() - started_s) + 1
+
+
 async def test_a_running_stream_survives_every_kind_of_push(field: Field) -> None:
     policy = field.policy(mode=Mode.ENFORCE)
     client = await field.start(policy, decision(policy, 10.0))

@@ -20,9 +20,10 @@ from controlplane.model.decision import Decision
 from controlplane.model.gateway import GatewayMember
 from controlplane.model.policy import Endpoint, Listener, Policy, Pool
 from controlplane.model.resource import Snapshot
-from controlplane.serve.ads import AdsServer
+from controlplane.serve.ads import AdsOptions, AdsServer
+from controlplane.serve.ads import TlsFiles as ServerTls
 from controlplane.serve.cache import Cache, Hooks
-from controlplane.xds.bootstrap import Gateway, bootstrap
+from controlplane.xds.bootstrap import Gateway, TlsFiles, bootstrap
 from controlplane.xds.lua_code import lua_code
 from controlplane.xds.translate import Translator
 
@@ -36,9 +37,13 @@ class Field:
         self.rejections: list[object] = []
         self.listener = Listener(address="127.0.0.1", port=free_port())
         self._binary, self._folder, self._stack = binary, folder, stack
+        self._xds_port = free_port()
+        self.sotw = False
+        self._renew()
+
+    def _renew(self) -> None:
         self._cache = Cache(clock=time.monotonic, hooks=Hooks(on_nack=self.rejections.append))
         self._translator = Translator(lua_code(read_asset))
-        self._xds_port = 0
 
     def pool(self, name: str = "m", version: str = "r1", **fields: Any) -> Pool:
         """A pool that the stub model serves."""
@@ -53,10 +58,24 @@ class Field:
         """`policies.policy` on this fleet's listener and model server."""
         return policies.policy(tenants, **{"pools": (self.pool(),), "listener": self.listener, **fields})
 
-    async def serve(self) -> None:
-        server = AdsServer(self._cache)
-        self._xds_port = await server.start()
-        self._stack.push_async_callback(server.stop)
+    async def serve(self, tls: ServerTls | None = None) -> None:
+        """Start the control plane."""
+        options = AdsOptions(address=f"127.0.0.1:{self._xds_port}", tls=tls, drain_s=0.1)
+        self._server = AdsServer(self._cache, options)
+        await self._server.start()
+        self._stack.push_async_callback(self._server.stop)
+
+    async def restart(self, policy: Policy, decision: Decision) -> None:
+        """A control plane that remembers nothing takes the place of the one that runs."""
+        await self._server.stop()
+        self._renew()
+        await self.publish(policy, decision)
+        await self.serve()
+        async with asyncio.timeout(15):
+            while len(self._cache.nodes) < len(self.envoys):
+                await asyncio.sleep(0.05)
+        assert await self._cache.wait_acked(10.0), self._cache.status()
+        assert not self.rejections, self.rejections
 
     async def publish(self, policy: Policy, decision: Decision, *, gateways: int = 1) -> None:
         """Translate, push, and wait until every Envoy has acknowledged all of it."""
@@ -75,12 +94,20 @@ class Field:
         await self.add_envoy()
         return await self.client()
 
-    async def add_envoy(self, *, wait: bool = True) -> RealEnvoy:
+    async def add_envoy(self, *, wait: bool = True, tls: TlsFiles | None = None) -> RealEnvoy:
         """One more Envoy on this control plane; ready, and with everything acknowledged if told to wait."""
         number = len(self.envoys)
-        config = bootstrap(Gateway(node_id=f"gw{number}", xds_port=self._xds_port, admin_port=free_port()))
+        config = bootstrap(
+            Gateway(
+                node_id=f"gw{number}",
+                xds_port=self._xds_port,
+                admin_port=free_port(),
+                tls=tls,
+                sotw=self.sotw,
+            )
+        )
         envoy = await self._stack.enter_async_context(
-            running(self._binary, config, self._folder / f"envoy{number}")
+            running(self._binary, config, self._folder / f"envoy{number}", until="LIVE" if wait else "")
         )
         self.envoys.append(envoy)
         if not wait:

@@ -49,8 +49,10 @@ class RealEnvoy:
 
 
 @asynccontextmanager
-async def running(binary: Path, config: Mapping[str, Any], folder: Path) -> AsyncIterator[RealEnvoy]:
-    """Start Envoy with `config`, wait until its admin interface answers, stop it at the end."""
+async def running(
+    binary: Path, config: Mapping[str, Any], folder: Path, *, until: str = "LIVE"
+) -> AsyncIterator[RealEnvoy]:
+    """Start Envoy with `config`, wait until its admin interface says `until`, stop it at the end."""
     folder.mkdir(parents=True, exist_ok=True)
     config_file = folder / "envoy.json"
     config_file.write_text(json.dumps(dict(config)), encoding="utf-8")
@@ -68,7 +70,7 @@ async def running(binary: Path, config: Mapping[str, Any], folder: Path) -> Asyn
         access_file=folder / "access.log",
     )
     try:
-        await _answering(envoy, process)
+        await _answering(envoy, process, until)
         yield envoy
     finally:
         if process.returncode is None:
@@ -80,12 +82,12 @@ async def running(binary: Path, config: Mapping[str, Any], folder: Path) -> Asyn
                 await process.wait()
 
 
-async def _answering(envoy: RealEnvoy, process: asyncio.subprocess.Process) -> None:
+async def _answering(envoy: RealEnvoy, process: asyncio.subprocess.Process, until: str) -> None:
     for _ in range(200):
         if process.returncode is not None:
             raise AssertionError(f"Envoy ended with {process.returncode}:\n{envoy.log()[-4000:]}")
         try:
-            if (await envoy.admin("/ready")).startswith("LIVE"):
+            if (await envoy.admin("/ready")).startswith(until):
                 return
         except aiohttp.ClientError:
             pass
