@@ -60,6 +60,7 @@ class KeyTraffic:
     offered_per_s: float
     limited_per_s: float = 0.0
     would_limit_per_s: float = 0.0
+    by_rule: Mapping[str, float] = field(default_factory=dict)  # limited and would-be limited, by what bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ class Totals:
     offered: dict[KeyLabels, float] = field(default_factory=dict)
     limited: dict[KeyLabels, float] = field(default_factory=dict)
     would_limit: dict[KeyLabels, float] = field(default_factory=dict)
+    by_rule: dict[tuple[str, str, str, str], float] = field(default_factory=dict)  # key labels and rule
 
 
 class ViewCollector(Collector):
@@ -61,6 +62,9 @@ class ViewCollector(Collector):
         for name in TRAFFIC:
             total: dict[KeyLabels, float] = getattr(self._totals, name)
             total[labels] = total.get(labels, 0.0) + getattr(seen, f"{name}_per_s") * seconds
+        for rule, rate_per_s in seen.by_rule.items():
+            ruled = (*labels, rule)
+            self._totals.by_rule[ruled] = self._totals.by_rule.get(ruled, 0.0) + rate_per_s * seconds
 
     def collect(self) -> Iterator[Metric]:
         yield from self._switches()
@@ -147,6 +151,14 @@ class ViewCollector(Collector):
             for labels, total in getattr(self._totals, name).items():
                 family.add_metric(labels, total)
             yield family
+        family = CounterMetricFamily(
+            "tidegate_over_limit",
+            "Requests over a limit, refused or (in observe mode) let through, by the limit that bound.",
+            labels=(*KEY_LABELS, "rule"),
+        )
+        for ruled, total in self._totals.by_rule.items():
+            family.add_metric(ruled, total)
+        yield family
 
 
 _POOL_GAUGES: tuple[tuple[str, str, Callable[[PoolDecision], float | None]], ...] = (

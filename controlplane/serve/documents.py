@@ -117,13 +117,16 @@ def _key(moment: Moment, index: int) -> Document:
 def _traffic(observation: Observation | None, key_id: str) -> Document:
     """What gateways counted; all null without their counters, zero for a key nobody used."""
     if observation is None or observation.traffic is None:
-        return dict.fromkeys(("offered_per_s", "admitted_per_s", "limited_per_s", "would_limit_per_s"))
+        return dict.fromkeys(
+            ("offered_per_s", "admitted_per_s", "limited_per_s", "would_limit_per_s", "by_rule")
+        )
     seen = observation.traffic.get(key_id, KeyTraffic(offered_per_s=0.0))
     return {
         "offered_per_s": number(seen.offered_per_s),
         "admitted_per_s": number(max(0.0, seen.offered_per_s - seen.limited_per_s)),
         "limited_per_s": number(seen.limited_per_s),
         "would_limit_per_s": number(seen.would_limit_per_s),
+        "by_rule": {rule: number(rate) for rule, rate in sorted(seen.by_rule.items())},
     }
 
 

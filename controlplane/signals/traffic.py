@@ -1,7 +1,7 @@
 """The request counters of every gateway -> the traffic of each key, per second.
 
 The limits script of a gateway counts every request of a key once as `offered` (refused ones included) and,
-where that was so, as `limited` or `would_limit`. Gateways are summed. One that stops answering counts with
+where that was so, as `limited` or `would_limit` together with the rule that bound. Gateways are summed. One that stops answering counts with
 its last rates for a while and is then left out; when fewer than half are known, the traffic is unknown, and
 unknown is not zero.
 """
@@ -26,7 +26,7 @@ class Counters:
 
     time_s: float | None = None
     counts: Vector | None = None
-    rates: Vector | None = None  # per second, by `key~outcome`, where above zero
+    rates: Vector | None = None  # per second, by `key~outcome~rule`, where above zero
 
     def add(self, time_s: float, counts: Vector, *, restarted: bool = False) -> None:
         """One page. A counter that appears began at zero; one that fell, at the restart of its gateway."""
@@ -50,7 +50,7 @@ class Names:
         self._known: dict[int, tuple[Mapping[str, str], str | None]] = {}
 
     def counts_of(self, samples: Sequence[Sample]) -> Vector:
-        """Counters by `route|tenant|model:version~outcome`; a series that lacks one of them is left out."""
+        """Counters by `route|tenant|model:version~outcome~rule`; one that lacks another part is left out."""
         known: dict[int, tuple[Mapping[str, str], str | None]] = {}
         counts: dict[str, float] = {}
         for labels, value, _ in samples:
@@ -69,7 +69,7 @@ def _name(labels: Mapping[str, str]) -> str | None:
     if None in parts:
         return None
     route, tenant, model_version, outcome = parts
-    return f"{route}|{tenant}|{model_version}~{outcome}"
+    return f"{route}|{tenant}|{model_version}~{outcome}~{labels.get('rule', '')}"
 
 
 def enough(known: int, gateways: int) -> bool:
@@ -83,14 +83,24 @@ def key_traffic(gateways: Sequence[Counters], now_s: float) -> Mapping[str, KeyT
     if not enough(len(known), len(gateways)):
         return None
     summed: dict[str, list[float]] = {}
+    by_rule: dict[str, dict[str, float]] = {}
     for rates in known:
         for name, rate_per_s in rates.items():
-            key, _, outcome = name.rpartition("~")
+            key, outcome, rule = name.split("~")
             place = _OUTCOMES.get(outcome)
-            if place is not None:
-                summed.setdefault(key, [0.0, 0.0, 0.0])[place] += rate_per_s
+            if place is None:
+                continue
+            summed.setdefault(key, [0.0, 0.0, 0.0])[place] += rate_per_s
+            if rule:
+                rules = by_rule.setdefault(key, {})
+                rules[rule] = rules.get(rule, 0.0) + rate_per_s
     return {
-        key: KeyTraffic(offered_per_s=offered, limited_per_s=limited, would_limit_per_s=would)
+        key: KeyTraffic(
+            offered_per_s=offered,
+            limited_per_s=limited,
+            would_limit_per_s=would,
+            by_rule=by_rule.get(key, {}),
+        )
         for key, (offered, limited, would) in summed.items()
     }
 

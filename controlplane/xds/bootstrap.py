@@ -145,7 +145,8 @@ def _stats_tags() -> list[Plain]:
     """Turn the parts of our stat names into labels.
 
     Envoy's own rule for cluster names stops at the first dot, and the rule that comes first wins, so the
-    default rules are named one by one, after ours. `tg_requests~route~tenant~model:version~outcome` and
+    default rules are named one by one, after ours. `tg_requests~route~tenant~model:version~outcome`,
+    with `~rule` behind it on what a limit refused, and
     `tg_ttfb_ms~model:version` come from the limits script, `cluster.model~version~.` from the clusters'
     stat names. Group 1 leaves the name, group 2 is the label.
     """
@@ -157,7 +158,8 @@ def _stats_tags() -> list[Plain]:
     ]
     return [
         *tags,
-        {"tag_name": "outcome", "regex": rf"\.tg_requests{part * len(labels)}(~([^~]+))$"},
+        {"tag_name": "outcome", "regex": rf"\.tg_requests{part * len(labels)}(~([^~]+))({part})?$"},
+        {"tag_name": "rule", "regex": rf"\.tg_requests{part * (len(labels) + 1)}(~([^~]+))$"},
         {"tag_name": "model_version", "regex": r"\.tg_ttfb_ms(~([^~]+))$"},
         {"tag_name": "envoy.cluster_name", "regex": r"^cluster\.(([^~]+~[^~]+|[^~.]+)~?\.)"},
         *({"tag_name": name} for name in _DEFAULT_TAGS),

@@ -97,9 +97,8 @@ function denial.take(headers)
   return tonumber(depth), tonumber(left)
 end
 
-function denial.shape(handle, slots, depth, left, gateways)
+function denial.shape(handle, slot, left, gateways)
   local headers = handle:headers()
-  local slot = denial.binding(slots, depth, left, gateways)
   local seconds = denial.retry_after_s(slot, left, gateways)
   local name = '"' .. slot.name .. '"'
   headers:replace("retry-after", string.format("%d", seconds))

@@ -226,9 +226,10 @@ local function time_first_byte(handle, seen)
   end
 end
 
-local function note(handle, seen, outcome)
+-- `slot` is the limit that bound: the rule that an operator asks about.
+local function note(handle, seen, outcome, slot)
   handle:streamInfo():dynamicMetadata():set(METADATA, "outcome", outcome)
-  count(handle, seen.route .. "~" .. seen.tenant .. "~" .. seen.model_version, outcome)
+  count(handle, seen.route .. "~" .. seen.tenant .. "~" .. seen.model_version, outcome .. "~" .. slot.name)
 end
 
 -- luacheck: globals envoy_on_request envoy_on_response
@@ -251,13 +252,14 @@ function envoy_on_response(handle)
   end
   if seen.u1 ~= nil then
     local depth, left = denial.take(headers)
-    if limited then
-      note(handle, seen, "limited")
-      denial.shape(handle, slots_of(seen), depth, left, TICK.gateways)
-      return
-    end
-    if handle:requestHeaders():get("x-tidegate-would-limit") ~= nil then
-      note(handle, seen, "would_limit")
+    local would_limit = not limited and handle:requestHeaders():get("x-tidegate-would-limit") ~= nil
+    if limited or would_limit then
+      local slot = denial.binding(slots_of(seen), depth, left, TICK.gateways)
+      note(handle, seen, limited and "limited" or "would_limit", slot)
+      if limited then
+        denial.shape(handle, slot, left, TICK.gateways)
+        return
+      end
     end
   end
   if headers:get(":status") == "200" then

@@ -145,7 +145,8 @@ async def test_observe_refuses_nothing_and_counts(envoy_path: Path, tmp_path: Pa
         await asyncio.sleep(1.1)
         labels = ('route="chat"', 'tenant="acme"', 'model_version="llama:r2"')
         assert await gateway.counted("tg_requests", 'outcome="offered"', *labels) == 20
-        assert await gateway.counted("tg_requests", 'outcome="would_limit"', *labels) >= 15
+        ruled = ('outcome="would_limit"', 'rule="adaptive"', *labels)
+        assert await gateway.counted("tg_requests", *ruled) >= 15
         assert await gateway.counted("tg_requests", 'outcome="limited"') == 0
 
 

@@ -142,8 +142,8 @@ def test_every_outcome_is_counted_once() -> None:
     _asked(script, [(names.WOULD_LIMIT_HEADER, "1")]).respond()
     assert script.counters() == {
         "tg_requests~chat~acme~llama:r2~offered": 3,
-        "tg_requests~chat~acme~llama:r2~limited": 1,
-        "tg_requests~chat~acme~llama:r2~would_limit": 1,
+        "tg_requests~chat~acme~llama:r2~limited~adaptive": 1,
+        "tg_requests~chat~acme~llama:r2~would_limit~adaptive": 1,
     }
 
 

@@ -101,7 +101,9 @@ def test_requests_are_counted_from_rates_and_ticks() -> None:
         now_s=NOW_S,
         loads={},
         traffic={
-            of.keys[0].id: KeyTraffic(offered_per_s=30.0, limited_per_s=10.0, would_limit_per_s=2.0),
+            of.keys[0].id: KeyTraffic(
+                offered_per_s=30.0, limited_per_s=10.0, would_limit_per_s=2.0, by_rule={"adaptive": 12.0}
+            ),
             "gone|from|policy:v1": KeyTraffic(offered_per_s=1.0),
         },
     )
@@ -112,6 +114,7 @@ def test_requests_are_counted_from_rates_and_ticks() -> None:
     assert value(series, "tidegate_offered_total", **at) == pytest.approx(180.0)
     assert value(series, "tidegate_limited_total", **at) == pytest.approx(60.0)
     assert value(series, "tidegate_would_limit_total", **at) == pytest.approx(12.0)
+    assert value(series, "tidegate_over_limit_total", **at, rule="adaptive") == pytest.approx(72.0)
     assert not any(("tenant", "from") in labels for _, labels in series)
 
 

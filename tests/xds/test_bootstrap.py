@@ -45,6 +45,12 @@ def test_our_own_clusters_keep_their_names(name: str) -> None:
     assert pool_id(name) is None
 
 
+def test_a_refused_requests_counter_carries_the_rule_that_bound() -> None:
+    name, labels = _labels("http.tidegate.lua.tg_requests~chat~acme~llama:r2~would_limit~acme/minute")
+    assert name == "http.tidegate.lua.tg_requests"
+    assert (labels["outcome"], labels["rule"]) == ("would_limit", "acme/minute")
+
+
 @given(route=_PART, tenant=_PART, model=_PART, version=_PART)
 def test_a_requests_counter_carries_its_key(route: str, tenant: str, model: str, version: str) -> None:
     stat = f"http.tidegate.lua.tg_requests~{route}~{tenant}~{model}:{version}~offered"
