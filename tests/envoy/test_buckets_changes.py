@@ -146,9 +146,8 @@ async def test_a_control_plane_that_starts_again_gives_nothing_away(field: Field
     assert abs(await client.drain("acme", 60) - 30) <= 1
     started_s = time.monotonic()
     await field.restart(policy, made)
-    await field.publish(
-        field.policy(["acme", "new"]), decision(field.policy(["acme", "new"]), 0.5, burst_s=60.0)
-    )
+    more = field.policy(["acme", "new"])
+    await field.publish(more, decision(more, 0.5, burst_s=60.0))
     assert await client.drain("acme", 30) <= 0.5 * (time.monotonic() - started_s) + 1
 
 
