@@ -95,6 +95,7 @@ class Loop:
         self._snapshot: Snapshot | None = None
         self._visible_s: float | None = None
         self._wake = asyncio.Event()
+        self._reading = asyncio.Lock()  # sources are not exchanged under a reading
 
     @property
     def policy(self) -> Policy | None:
@@ -124,7 +125,8 @@ class Loop:
             self._reader = self._parts.open_reader(policy)
             self._fleet = fleet.start(policy.gateways, self._clock())
         else:
-            await self._reader.retarget(policy)
+            async with self._reading:
+                await self._reader.retarget(policy)
         self._written = policy
         self._combine()
 
@@ -168,7 +170,8 @@ class Loop:
         assert reader is not None
         self._count_fleet(policy)
         try:
-            observation = await reader.read(self._clock(), gateways=self._fleet.count)
+            async with self._reading:
+                observation = await reader.read(self._clock(), gateways=self._fleet.count)
             if policy is not self._policy:
                 return  # a reload overtook the reading; the tick that it woke judges with the new policy
             self._judge(policy, observation)

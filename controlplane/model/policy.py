@@ -1,7 +1,7 @@
 """What the operator wrote, checked and compiled: the input of judgement and translation.
 
-`config` builds a `Policy` from YAML; `decide` and `xds` only read it. Ids are canonical (checked by `config`):
-no `|`, `~`, control characters or blanks, so that joined keys are unambiguous.
+`config` builds a `Policy` from YAML; `decide` and `xds` only read it. Ids are canonical (checked by
+`config`): no `|`, `~`, control characters or blanks, so that joined keys are unambiguous.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The request counters of every gateway -> the traffic of each key, per second.
 
-The limits script of a gateway counts every request of a key once as `offered` (refused ones included) and,
-where that was so, as `limited` or `would_limit` together with the rule that bound. Gateways are summed. One that stops answering counts with
-its last rates for a while and is then left out; when fewer than half are known, the traffic is unknown, and
-unknown is not zero.
+The limits script of a gateway counts every request of a key once as `offered` (refused ones included)
+and, where that was so, as `limited` or `would_limit` together with the rule that bound. Gateways are
+summed. One that stops answering counts with its last rates for a while and is then left out; when fewer
+than half are known, the traffic is unknown, and unknown is not zero.
 """
 
 from __future__ import annotations
