@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from field import Field
@@ -50,6 +51,14 @@ async def test_a_limit_of_zero_admits_nothing(field: Field) -> None:
     client = await field.start(policy, decision(policy, {"acme": 0.0, "zeta": 10.0}, floor_per_s=0.001))
     assert await client.drain("acme", 30) == 0
     assert (await client.send("zeta")).status == 200
+
+
+async def test_a_class_that_envoy_does_not_know_is_closed(field: Field) -> None:
+    """Whatever no bucket matches shares one request an hour, so a mistake of ours is no free pass."""
+    policy = field.policy(["acme", "zeta"])
+    made = decision(policy, 10.0)
+    client = await field.start(policy, replace(made, burst_s=made.burst_s + 2))
+    assert await client.drain("acme", 20) + await client.drain("zeta", 20) == 1
 
 
 async def test_a_thousand_tenants_in_turn_have_their_limit_each(field: Field) -> None:
