@@ -64,7 +64,7 @@ REPLIES: tuple[Reply, ...] = (
         retry_after_s=1,
     ),
     Reply(
-        flags=("UT", "SI", "DT", "UMSDR"),
+        status=504,  # by its status: a stream that lasted too long has no flag
         message="The model did not answer in time.",
         kind="server_error",
         code="timeout",

@@ -66,6 +66,19 @@ async def test_an_overflow_of_the_pool_is_a_503_of_its_own(field: Field) -> None
     assert (await running).status == 200
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [{"idle_timeout_s": 0.3}, {"max_stream_duration_s": 0.3}],
+    ids=["no byte for too long", "too long in all"],
+)
+async def test_a_model_that_takes_too_long_is_a_504(field: Field, limits: dict[str, float]) -> None:
+    policy = field.policy(routes=(replace(field.policy().routes[0], **limits),))  # type: ignore[arg-type]
+    client = await field.start(policy, decision(policy, 100.0))
+    answer = await client.send("acme", delay_s=2.0)
+    assert (answer.status, answer.headers["retry-after"]) == (504, "1")
+    assert json.loads(answer.body)["error"]["code"] == "timeout"
+
+
 async def test_a_body_beyond_the_listeners_limit_is_a_413(field: Field) -> None:
     field.listener = replace(field.listener, max_request_bytes=200_000)
     policy = field.policy()

@@ -21,12 +21,13 @@ class StubModel:
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[StubModel]:
-    """A stub on a free port. Body fields `chunks` and `interval_s` shape a stream (`stream: true`)."""
+    """A stub on a free port. Body fields: `delay_s` before an answer, `chunks`, `interval_s` of a stream."""
     stub = StubModel(port=0)
 
     async def answer(request: web.Request) -> web.StreamResponse:
         text = await request.read()
         body = await request.json() if text and request.content_type == "application/json" else None
+        await asyncio.sleep((body or {}).get("delay_s", 0.0))
         stub.requests.append((request.path, list(request.headers.items()), body))
         if not (body or {}).get("stream"):
             return web.json_response({"object": "chat.completion", "usage": {"total_tokens": 3}})
