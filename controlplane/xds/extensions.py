@@ -1,13 +1,14 @@
 """Filters by ECDS: where the listener asks for them, and what it is sent.
 
 The listener is frozen, for its change would refill every bucket; whatever changes with tenants, keys and
-rates sits in filters it only names. Each has a default that is in force from the first moment, so an Envoy
-is ready before it has heard from a control plane, and serves nothing until it has.
+rates sits in filters it only names. The listener opens when they have arrived, so a new gateway's first
+request meets real limits. Should they not arrive (or be refused), their defaults serve nothing: 503.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import betterproto2
 from envoy_data_plane.envoy.config.core.v3 import DataSource, ExtensionConfigSource, TypedExtensionConfig
@@ -20,16 +21,18 @@ from controlplane.xds.cluster import ads
 from controlplane.xds.jwt import jwt_authn
 from controlplane.xds.names import JWT_FILTER
 
+_WAIT = timedelta(seconds=5)
+
 
 def discovered(name: str, default: betterproto2.Message) -> HttpFilter:
-    """The HTTP filter `name`, delivered by ECDS, `default` until then."""
-    packed = codec.pack(default)
+    """The HTTP filter `name`, delivered by ECDS; `default` when it does not come in time."""
+    packed, source = codec.pack(default), ads()
+    source.initial_fetch_timeout = _WAIT
     return HttpFilter(
         name=name,
         config_discovery=ExtensionConfigSource(
-            config_source=ads(),
+            config_source=source,
             default_config=packed,
-            apply_default_config_without_warming=True,
             type_urls=[packed.type_url],
         ),
     )

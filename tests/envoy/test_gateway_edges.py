@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import replace
 
+import aiohttp
 import pytest
 from field import Field
 from policies import api_key, decision
@@ -17,26 +18,45 @@ from controlplane.model.gateway import GatewayMember
 from controlplane.model.policy import Endpoint
 from controlplane.model.poolstat import pool_id
 from controlplane.model.resource import Snapshot
-from controlplane.xds.lua_code import lua_code
+from controlplane.xds.lua_code import LuaCode, lua_code
 from controlplane.xds.translate import snapshot
 
 pytestmark = pytest.mark.envoy
 
 
-async def test_nothing_is_served_before_the_first_full_configuration(field: Field) -> None:
-    """[first] Listener, routes and clusters are there, the scripts are not: 503, then 200."""
+async def test_the_first_request_of_a_new_gateway_meets_real_limits(field: Field) -> None:
+    """[first] Listener, routes and clusters are there, the scripts are not: closed; then open, and right."""
     policy = field.policy()
-    made = decision(policy, 10.0)
+    made = decision(policy, 1.0)
     whole = snapshot(policy, made, [GatewayMember(id="gw0")], code=lua_code(read_asset))
     kinds = {kind: found for kind, found in whole.resources.items() if kind != types.EXTENSION}
     await field.publish_snapshot(Snapshot(resources=kinds))
-    await field.add_envoy(wait=False)
+    envoy = await field.add_envoy(wait=False)
     client = await field.client()
+    while await envoy.stat("cluster_manager.cds.update_success") == 0:
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.5)
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await client.send("acme")
+    await field.publish(policy, made)
     await field.until_listening()
-    early = await client.send("acme")
-    assert (early.status, early.headers["retry-after"]) == (503, "1")
-    assert json.loads(early.body)["error"]["code"] == "gateway_not_ready"
+    assert [(await client.send("acme")).status for _ in range(3)] == [200, 429, 429]
+
+
+async def test_a_gateway_that_refuses_its_scripts_serves_nothing(field: Field) -> None:
+    policy = field.policy()
+    made = decision(policy, 10.0)
+    broken = LuaCode(identity="this is no Lua", limits="this is no Lua")
+    await field.publish_snapshot(snapshot(policy, made, [], code=broken))
+    await field.add_envoy(wait=False)
+    await field.until_listening()
+    client = await field.client()
+    answer = await client.send("acme")
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    assert json.loads(answer.body)["error"]["code"] == "gateway_not_ready"
     assert field.model.requests == []
+    assert field.rejections
+    field.rejections.clear()
     await field.publish(policy, made)
     assert (await client.send("acme")).status == 200
 

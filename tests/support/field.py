@@ -118,7 +118,7 @@ class Field:
 
     async def until_listening(self) -> None:
         """Until the listener accepts connections."""
-        for _ in range(100):
+        for _ in range(200):
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", self.listener.port)
             except OSError:
@@ -126,7 +126,7 @@ class Field:
                 continue
             writer.close()
             return
-        raise AssertionError("no listener within 5 s")
+        raise AssertionError("no listener within 10 s")
 
     async def client(self, urls: Sequence[str] = (), *, force_close: bool = False) -> Client:
         """A client of `urls` (default: the listener); with `force_close`, of a new connection each time."""

@@ -30,12 +30,12 @@ def test_identity_comes_before_limits_and_limits_before_the_router() -> None:
     ]
 
 
-def test_the_scripted_filters_are_closed_until_they_come_and_never_hold_up_the_listener() -> None:
+def test_the_listener_waits_for_its_scripts_and_is_closed_when_they_do_not_come() -> None:
     found = {entry["name"]: entry.get("config_discovery") for entry in MANAGER["http_filters"]}
     for name in (names.IDENTITY_FILTER, names.LIMITS_FILTER):
         assert found[name]["default_config"]["default_source_code"]["inline_string"] == "-- closed"
-    for name in (names.IDENTITY_FILTER, names.LIMITS_FILTER, names.JWT_FILTER):
-        assert found[name]["apply_default_config_without_warming"] is True
+        assert "apply_default_config_without_warming" not in found[name]
+        assert found[name]["config_source"]["initial_fetch_timeout"] == "5s"
 
 
 def test_the_largest_request_is_the_operators() -> None:
