@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -24,12 +25,17 @@ class DidNotStart(Exception):
 
 
 def free_ports() -> Ports:
-    """Four ports that were free a moment ago."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(4)]
-    numbers = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return Ports(gateway=numbers[0], gateway_admin=numbers[1], admin=numbers[2], xds=numbers[3])
+    """Four ports that were free a moment ago.
+
+    Below the range the system takes for outgoing connections: those could be gone before a server has them.
+    """
+    numbers = []
+    for number in random.sample(range(20_000, 32_000), 500):
+        with suppress(OSError), socket.create_server(("127.0.0.1", number)):
+            numbers.append(number)
+        if len(numbers) == 4:
+            return Ports(gateway=numbers[0], gateway_admin=numbers[1], admin=numbers[2], xds=numbers[3])
+    raise DidNotStart("no free ports between 20000 and 32000")
 
 
 @asynccontextmanager

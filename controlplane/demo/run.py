@@ -8,14 +8,14 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from controlplane.decide.curve import rate_factor
-from controlplane.demo import streaming, world
+from controlplane.demo import real_answer, streaming, world
 from controlplane.demo.processes import free_ports, running_control_plane, running_envoy
 from controlplane.demo.story import BASE_RATE_PER_S, Phase, story
 from controlplane.demo.verdict import Evidence, KeyLog, Window, criteria, phase_results, quantile
@@ -41,6 +41,11 @@ class Stage:
     directory: Path  # the configuration
     logs: Path
     envoy_version: str
+
+    @property
+    def real_model(self) -> bool:
+        """Whether one of the pods is a real language model."""
+        return any(pod.model == world.REAL_MODEL for pod in self.fleet.pods)
 
     @property
     def gateway_url(self) -> str:
@@ -105,6 +110,9 @@ async def play(stage: Stage, progress: Progress, total_s: float) -> Report:
         progress.totals = document["keys"]
         progress.update()
 
+    if stage.real_model:
+        _say(progress, "waiting for the real model's weights")
+        await real_answer.until_loaded(stage.http, stage.fleet)
     _say(progress, "measuring the first chunk of a stream")
     added_ms = await streaming.added_first_chunk_ms(
         stage.http, stage.gateway_url, stage.fleet.pods[0].url, world.TENANTS[0].api_key
@@ -124,7 +132,14 @@ async def play(stage: Stage, progress: Progress, total_s: float) -> Report:
             task.cancel()
         await asyncio.gather(watcher, load, return_exceptions=True)
     _say(progress, "judging")
-    return await _judge(stage, phases, start_s, watch, result, added_ms, before)
+    found = await _judge(stage, phases, start_s, watch, result, added_ms, before)
+    return await _with_real_answer(stage, found) if stage.real_model else found
+
+
+async def _with_real_answer(stage: Stage, found: Report) -> Report:
+    answer = await real_answer.ask(stage.http, stage.gateway_url, world.TENANTS[0].api_key)
+    details = {"real_model": {"question": real_answer.QUESTION, **asdict(answer)}}
+    return Report(criteria=(*found.criteria, answer.criterion()), details={**found.details, **details})
 
 
 async def _direct(stage: Stage, progress: Progress, phases: tuple[Phase, ...], start_s: float) -> None:

@@ -169,14 +169,14 @@ def criteria(evidence: Evidence, *, missing: Sequence[str] = ()) -> list[Criteri
         _giveaway(evidence),
         Criterion(
             id="errors",
-            must="no request failed for another reason than its limit",
+            must="nothing fails but for its limit",
             measured=sum(key.errors for key in evidence.keys),
             unit="requests",
             holds=not any(key.errors for key in evidence.keys),
         ),
         Criterion(
             id="nacks",
-            must="Envoy rejected nothing",
+            must="Envoy rejects nothing",
             measured=evidence.nacks,
             unit="NACKs",
             holds=evidence.nacks == 0 and evidence.pushes > 0,
@@ -192,20 +192,14 @@ def _phase_criteria(evidence: Evidence, results: Sequence[PhaseResult]) -> list[
     for window in evidence.windows:
         mine = [result for result in results if result.phase == window.phase]
         worst = max(mine, key=_deviation)
-        basis = "the slewed rate it reports" if window.follows_slew else "the curve's value"
-        must = (
-            f"every key within 5 % + 1 request of {basis}"
-            if window.limited
-            else "nothing limited below the limit"
-        )
+        basis = "slewed rate" if window.follows_slew else "the curve"
+        must = f"each key within 5 % + 1 of {basis}" if window.limited else "nothing limited below the limit"
         found.append(
             Criterion(
                 id=f"rate.{window.phase}",
                 must=must,
-                measured=round(100 * _deviation(worst), 2)
-                if window.limited
-                else sum(r.limited for r in mine),
-                unit=f"% off at most ({worst.key.split('|')[1]})" if window.limited else "requests limited",
+                measured=_worst_percent(worst) if window.limited else sum(r.limited for r in mine),
+                unit="%" if window.limited else "limited",
                 holds=all(result.holds for result in mine),
             )
         )
@@ -235,9 +229,9 @@ def _overload(evidence: Evidence, results: Sequence[PhaseResult]) -> Criterion:
     least = min(result.overload_ratio for result in results if result.phase in limited)
     return Criterion(
         id="overload",
-        must=f"every key offered at least {OVERLOAD_RATIO} times its limit, or the check proves nothing",
+        must=f"each key offered >= {OVERLOAD_RATIO} times its limit",  # or the rates prove nothing
         measured=round(least, 2),
-        unit="times, smallest",
+        unit="times",
         holds=least >= OVERLOAD_RATIO,
     )
 
@@ -246,9 +240,9 @@ def _giveaway(evidence: Evidence) -> Criterion:
     worst = max(given_away_ratio(evidence, key) for key in evidence.keys)
     return Criterion(
         id="given_away",
-        must="limit changes give away at most 1 % beyond the rate and one burst",
-        measured=round(worst, 4),
-        unit="ratio, worst key",
+        must="changes give away <= 1 % over a burst",
+        measured=round(100 * worst, 2),
+        unit="%",
         holds=worst <= GIVEAWAY_RATIO,
     )
 
@@ -257,7 +251,7 @@ def _reaction(evidence: Evidence) -> Criterion:
     p95 = quantile(evidence.visible_to_acked_s, 0.95)
     return Criterion(
         id="visible_to_acked_p95",
-        must=f"from metric visible to ACKed by Envoy, p95 <= {VISIBLE_TO_ACKED_S * 1000:.0f} ms",
+        must=f"metric seen to Envoy's ACK <= {VISIBLE_TO_ACKED_S * 1000:.0f} ms",
         measured=None if p95 is None else round(p95 * 1000, 1),
         unit="ms",
         holds=p95 is not None and p95 <= VISIBLE_TO_ACKED_S,
@@ -268,9 +262,9 @@ def _colours(evidence: Evidence) -> Criterion:
     sent, replaced = evidence.spoofed_requests, evidence.spoofed_replaced
     return Criterion(
         id="colours",
-        must="spoofed colours replaced on every request the model server saw",
-        measured=round(replaced / sent, 6) if sent else None,
-        unit=f"ratio of {sent} requests",
+        must="spoofed values replaced on 100 %",
+        measured=round(100 * replaced / sent, 4) if sent else None,
+        unit=f"% of {sent}",  # requests that model servers saw
         holds=sent > 0 and replaced == sent,
     )
 
@@ -279,7 +273,7 @@ def _streaming(evidence: Evidence) -> Criterion:
     added = evidence.sse_added_ms
     return Criterion(
         id="sse_first_chunk_added",
-        must="the first chunk of a stream is delayed by at most 50 ms (median)",
+        must="first chunk later by <= 50 ms, median",
         measured=None if added is None else round(added, 2),
         unit="ms",
         holds=added is not None and added <= 50.0,

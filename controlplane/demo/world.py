@@ -19,7 +19,7 @@ MODEL = "tide-chat"
 VERSIONS = ("2024-06-01", "2024-07-15")
 ROUTE = "chat"
 PATH = "/v1/chat/completions"
-REAL_MODEL = "smollm2"
+REAL_MODEL, REAL_VERSION = "smollm2", "135m"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ def fleet_spec(*, real_model: bool) -> FleetSpec:
         for number in (0, 1)
     ]
     if real_model:
-        pods.append(PodSpec(name=f"{REAL_MODEL}-0", model=REAL_MODEL, version="135m", real=True))
+        pods.append(PodSpec(name=f"{REAL_MODEL}-0", model=REAL_MODEL, version=REAL_VERSION, real=True))
     return FleetSpec(pods=tuple(pods))
 
 
