@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from controlplane.model.signal import KeyTraffic
 from controlplane.signals.text import Sample
-from controlplane.signals.window import Vector, growth
+from controlplane.signals.window import Vector
 
 HOLD_S = 10.0
 
@@ -29,15 +29,25 @@ class Counters:
     rates: Vector | None = None  # per second, by `key~outcome~rule`, where above zero
 
     def add(self, time_s: float, counts: Vector, *, restarted: bool = False) -> None:
-        """One page. A counter that appears began at zero; one that fell, at the restart of its gateway."""
+        """One page. A counter that appears or fell began at zero.
+
+        Each for itself: Envoy drops the script's counters with the script they belong to, at every change of
+        the limits, except those that a request under way still holds.
+        """
         before_s, before = self.time_s, self.counts
         self.time_s, self.counts = time_s, counts
         if before_s is None or before is None or time_s <= before_s:
             self.rates = None
             return
         elapsed_s = time_s - before_s
-        grown = growth({} if restarted else before, counts)
+        base = {} if restarted else before
+        grown = {name: growth_of(base.get(name, 0.0), count) for name, count in counts.items()}
         self.rates = {name: count / elapsed_s for name, count in grown.items() if count > 0}
+
+
+def growth_of(before: float, now: float) -> float:
+    """What one counter grew by: all that it shows when it began anew in between."""
+    return now - before if now >= before else now
 
 
 class Names:

@@ -93,6 +93,21 @@ async def test_a_restarted_envoy_counts_from_zero(pages: Any, gateways: Any, cou
     assert report.traffic[KEY].offered_per_s == count
 
 
+async def test_counters_that_began_anew_leave_the_others_alone(pages: Any, gateways: Any) -> None:
+    """Envoy drops the counters of a replaced script, except those a request under way still holds."""
+    source = gateways(ONE)
+    await step(pages, source, one=requests(offered=1000, limited=700))
+    report = await step(pages, source, one=requests(offered=1040, limited=30))
+    assert report.traffic is not None
+    assert report.traffic[KEY].offered_per_s == 40.0
+    assert report.traffic[KEY].limited_per_s == 30.0
+    await step(pages, source, one=requests(limited=40))
+    report = await step(pages, source, one=requests(offered=20, limited=45))
+    assert report.traffic is not None
+    assert report.traffic[KEY].offered_per_s == 20.0
+    assert report.traffic[KEY].limited_per_s == 5.0
+
+
 async def test_a_silent_gateway_counts_with_its_last_rates_and_then_not(pages: Any, gateways: Any) -> None:
     source = gateways(ONE, TWO)
     await step(pages, source, one=requests(offered=0), two=requests(offered=0))
