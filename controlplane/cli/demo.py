@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
-from controlplane.cli.rows import limit_rows, pool_reasons
-from controlplane.cli.table import limits_table
+from controlplane.cli.demo_screen import answer, screen, things_to_try, verdict
 from controlplane.demo.processes import DidNotStart
-from controlplane.demo.run import Progress, Stage, play, running_stage
-from controlplane.demo.world import MODEL, PATH, REAL_MODEL, TENANTS, VERSIONS
+from controlplane.demo.run import Progress, play, running_stage
 from controlplane.envoy_binary import EnvoyNotFound
 from controlplane.report import Report, write
 
@@ -51,9 +48,11 @@ async def _demo(seconds: float, *, real_model: bool, keep: bool) -> Report:
             found = await play(stage, progress, seconds)
             progress.finished = True
             progress.update()
-            _print_verdict(console, stage, found)
+            console.print(verdict(stage.envoy_version, found))
+            console.print(answer(found))
             if keep:
-                _print_curls(console, stage, real_model=real_model)
+                for line in things_to_try(stage, _this_command()):
+                    console.print(line, highlight=False, soft_wrap=True, markup=False)
                 await _until_interrupted()
     return found
 
@@ -78,55 +77,19 @@ def _shown(console: Console, progress: Progress) -> Iterator[None]:
             if progress.finished:
                 live.stop()
             else:
-                live.update(_screen(console, progress), refresh=True)
+                live.update(screen(progress.say, progress.decision, console.width), refresh=True)
 
         progress.changed = refresh
         yield
 
 
-def _screen(console: Console, progress: Progress) -> RenderableType:
-    parts: list[RenderableType] = [Text(progress.say, style="bold cyan")]
-    if progress.decision is not None:
-        decision = progress.decision
-        parts.append(
-            limits_table(limit_rows(decision, short=console.width < 110), pool_why=pool_reasons(decision))
-        )
-    return Group(*parts)
-
-
-def _print_verdict(console: Console, stage: Stage, report: Report) -> None:
-    table = Table(title=f"verdict (Envoy {stage.envoy_version})", title_justify="left", expand=False)
-    for name in ("", "criterion", "must", "measured"):
-        table.add_column(name, overflow="fold")
-    for criterion in report.criteria:
-        mark = Text("ok", style="green") if criterion.holds else Text("FAIL", style="bold red")
-        measured = "not measured" if criterion.measured is None else f"{criterion.measured} {criterion.unit}"
-        table.add_row(mark, criterion.id, criterion.must, measured)
-    console.print(table)
-    if report.passed:
-        console.print("PASS: everything held", style="bold green")
-    else:
-        failed = [criterion.id for criterion in report.criteria if not criterion.holds]
-        console.print(f"FAIL: {', '.join(failed)}", style="bold red")
-
-
-def _print_curls(console: Console, stage: Stage, *, real_model: bool) -> None:
-    key = TENANTS[0].api_key
-    model = f"{REAL_MODEL}:135m" if real_model else f"{MODEL}:{VERSIONS[0]}"
-    body = f'{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "Hello"}}]}}'
-    lines = [
-        "",
-        "The demo stays up; end it with Ctrl-C. Try:",
-        f"  curl -N {stage.gateway_url}{PATH} -H 'authorization: Bearer {key}' \\",
-        f"    -H 'content-type: application/json' -d '{body}'",
-        f"  curl -i {stage.gateway_url}{PATH} -d '{{}}'          # no key: 401",
-        f"  curl {stage.admin_url}/v1/decisions",
-        f"  uv run tidegate top --admin {stage.admin_url}",
-        f"  uv run tidegate explain {TENANTS[0].id} chat {MODEL}:{VERSIONS[0]} --admin {stage.admin_url}",
-        f"  configuration to edit: {stage.directory}",
-    ]
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+def _this_command() -> str:
+    """How to call this program again from the same folder."""
+    called = Path(sys.argv[0]).absolute()
+    if called.name != "tidegate":
+        return f"{sys.executable} -m controlplane.cli"
+    here = Path.cwd()
+    return str(called.relative_to(here) if called.is_relative_to(here) else called)
 
 
 async def _until_interrupted() -> None:

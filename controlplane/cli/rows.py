@@ -77,7 +77,8 @@ def pool_reasons(decisions: Document) -> dict[str, str]:
 def _pool_reason(pool: Document) -> str:
     if pool["utilisation_percent"] is None or pool["factor"] is None:
         return str(pool["state"])
-    return f"{pool['state']}: {pool['utilisation_percent']:.0f} % x{pool['factor']:.2f}"
+    measured = f"{pool['utilisation_percent']:.0f} % x{pool['factor']:.2f}"
+    return measured if pool["state"] == "live" else f"{measured}, {pool['state']}"
 
 
 def gateway_rows(xds: Document) -> list[GatewayRow]:

@@ -229,7 +229,7 @@ def _overload(evidence: Evidence, results: Sequence[PhaseResult]) -> Criterion:
     least = min(result.overload_ratio for result in results if result.phase in limited)
     return Criterion(
         id="overload",
-        must=f"each key offered >= {OVERLOAD_RATIO} times its limit",  # or the rates prove nothing
+        must=f"each key offered >= {OVERLOAD_RATIO} x its limit",  # or the rates prove nothing
         measured=round(least, 2),
         unit="times",
         holds=least >= OVERLOAD_RATIO,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from controlplane.demo.real_answer import RealAnswer
 from controlplane.demo.story import story
 from controlplane.demo.verdict import Evidence, KeyLog, RateLine, Window, criteria, given_away_ratio
 
@@ -93,3 +94,17 @@ def test_the_story_lasts_what_was_asked_and_turns_guards_on_before_its_last_scen
     assert sum(scene.seconds for scene in scenes) == pytest.approx(45.0)
     assert [scene.gpu_util_percent for scene in scenes] == [15, 60, 95, 20, 95, 60]
     assert [scene.id for scene in scenes if scene.reload_guards] == ["relapse"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "holds"),
+    [
+        pytest.param(RealAnswer(text="Paris.", chunks=2, status=200, ended=True), True, id="a stream"),
+        pytest.param(RealAnswer(text="Paris.", chunks=1, status=200, ended=True), False, id="all at once"),
+        pytest.param(RealAnswer(text="Par", chunks=2, status=200), False, id="cut off"),
+        pytest.param(RealAnswer(status=429, ended=True), False, id="refused"),
+        pytest.param(RealAnswer(), False, id="no answer"),
+    ],
+)
+def test_the_real_model_answers_only_by_a_whole_stream(answer: RealAnswer, holds: bool) -> None:
+    assert answer.criterion().holds is holds
