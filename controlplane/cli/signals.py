@@ -38,6 +38,7 @@ _LAYOUTS: Mapping[Layout, str] = {
     Layout.POD_NAME: "`pod_name` is the GPU's user (an exporter before 2.x)",
     Layout.NONE: "no pod named (idle GPUs, or DCGM_EXPORTER_KUBERNETES is not set)",
 }
+_NAME_COLUMNS = max(map(len, SIGNALS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,35 +119,62 @@ def _longest_s(policy: Policy) -> float:
 
 
 def screen(seen: Seen) -> RenderableType:
-    """A table per model version, and a line about GPU labels and gateways."""
+    """Per model version what is measured and what is absent, then a line about GPU labels and gateways."""
     now_s = seen.observation.now_s
-    tables = [_table(pool, load.readings, now_s) for pool, load in sorted(seen.observation.loads.items())]
+    tables = [
+        Group(_measured(pool, load.readings, now_s), *_absent(load.readings), Text())
+        for pool, load in sorted(seen.observation.loads.items())
+    ]
     return Group(*tables, *(Text(line) for line in notes(seen)))
 
 
-def _table(pool: str, readings: Mapping[str, Reading], now_s: float) -> Table:
+def _measured(pool: str, readings: Mapping[str, Reading], now_s: float) -> Table:
     table = Table(
-        box=SIMPLE_HEAD, title=pool, title_justify="left", title_style="bold", expand=True, pad_edge=False
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        expand=True,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        title=pool,
+        title_justify="left",
+        title_style="bold",
     )
-    table.add_column("signal", no_wrap=True, width=max(map(len, SIGNALS)))
-    table.add_column("value", justify="right", no_wrap=True, width=9)
+    table.add_column("signal", no_wrap=True, width=_NAME_COLUMNS)
+    table.add_column("value", justify="right", no_wrap=True, width=8)
     table.add_column("age", justify="right", no_wrap=True, width=5)
     table.add_column("count", justify="right", no_wrap=True, width=5)
-    table.add_column("source", ratio=1)
+    table.add_column("source", ratio=1, overflow="fold")
     for name in SIGNALS:
-        reading = readings.get(name, Reading(absent="no source measures it"))
-        if reading.value is None:
-            style = "bold red" if reading.not_exposed else "yellow"
-            table.add_row(name, "-", "", "", Text(f"absent: {reading.absent}", style=style))
-            continue
-        table.add_row(
-            name,
-            f"{_value(reading.value)} {_UNITS.get(name, '')}".rstrip(),
-            age(reading.age_s(now_s)),
-            str(reading.count),
-            Text(reading.source, style="dim"),
-        )
+        reading = readings.get(name)
+        if reading is not None and reading.value is not None:
+            table.add_row(
+                name,
+                f"{_value(reading.value)} {_UNITS.get(name, '')}".rstrip(),
+                age(reading.age_s(now_s)),
+                str(reading.count),
+                Text(reading.source, style="dim"),
+            )
     return table
+
+
+def _absent(readings: Mapping[str, Reading]) -> list[Table]:
+    """Signals without a value; those with the same reason side by side with it, told once."""
+    unmeasured = Reading(absent="no source measures it")
+    found: dict[tuple[str, bool], list[str]] = {}
+    for name in SIGNALS:
+        reading = readings.get(name, unmeasured)
+        if reading.value is None:
+            found.setdefault((reading.absent, reading.not_exposed), []).append(name)
+    return [_reason(names, *key) for key, names in found.items()]
+
+
+def _reason(names: list[str], why: str, not_exposed: bool) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    grid.add_column(no_wrap=True, width=_NAME_COLUMNS)
+    grid.add_column(ratio=1)
+    style = "bold red" if not_exposed else "yellow"
+    grid.add_row("\n".join(names), Text(f"absent: {why}", style=style))
+    return grid
 
 
 def _value(value: float) -> str:

@@ -41,7 +41,9 @@ def endpoints_up(targets: Sequence[Target], *, source: str) -> Reading:
     if not times and not any(target.problem != "not asked yet" for target in targets):
         return Reading(source=source, absent="not asked yet")
     up = sum(target.answered for target in targets)
-    return Reading(value=float(up), sampled_at_s=max(times, default=None), count=len(targets), source=source)
+    if not times:
+        return Reading(value=0.0, count=len(targets), source=source, absent="no endpoint has answered yet")
+    return Reading(value=float(up), sampled_at_s=max(times), count=len(targets), source=source)
 
 
 def fresh(items: Iterable[T], time_of: Callable[[T], float | None], fresh_s: float) -> list[T]:
