@@ -34,26 +34,29 @@ def _root(
     del version
 
 
+TRY, CONFIGURE, RUN, LOOK, SWITCH = "Try it", "Configure", "Run", "Look into it", "Switch it"
+
 COMMANDS = {
-    "demo": "demo",
-    "serve": "serve",
-    "bootstrap": "bootstrap",
-    "check": "check",
-    "schema": "check",
-    "signals": "signals",
-    "top": "top",
-    "explain": "explain",
-    "xds": "top",
-    "freeze": "switch",
-    "mode": "switch",
+    "demo": ("demo", TRY),
+    "check": ("check", CONFIGURE),
+    "schema": ("check", CONFIGURE),
+    "signals": ("signals", CONFIGURE),
+    "serve": ("serve", RUN),
+    "bootstrap": ("bootstrap", RUN),
+    "top": ("top", LOOK),
+    "explain": ("explain", LOOK),
+    "xds": ("top", LOOK),
+    "freeze": ("switch", SWITCH),
+    "mode": ("switch", SWITCH),
 }
-"""Command -> the file of this room that has it."""
+"""Command -> the file of this room that has it, and the panel of the help it is in."""
 
 
 def _register(names: Iterable[str]) -> None:
     for name in names:
-        module = import_module(f"controlplane.cli.{COMMANDS[name]}")
-        app.command(name)(getattr(module, name))
+        file, panel = COMMANDS[name]
+        module = import_module(f"controlplane.cli.{file}")
+        app.command(name, rich_help_panel=panel)(getattr(module, name))
 
 
 def main() -> None:

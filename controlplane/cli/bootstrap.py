@@ -20,7 +20,8 @@ _ANY = {"0.0.0.0", "::"}
 
 def bootstrap(
     config: Annotated[
-        Path | None, typer.Option(help="Directory with tidegate.yaml: where the control plane listens.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Directory with tidegate.yaml: where the control plane listens."),
     ] = None,
     xds: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="The control plane, seen from Envoy.")

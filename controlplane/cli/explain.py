@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -25,31 +28,46 @@ def explain(
         document = AdminClient(admin).get(
             "/v1/explain", tenant=tenant, route=route, model_version=model_version
         )
-    typer.echo("\n".join(explained(document)))
+    typer.echo("\n".join(explained(document, _columns())))
 
 
-def explained(document: Mapping[str, Any]) -> list[str]:
-    """The document of `/v1/explain` as lines."""
+def _columns() -> int | None:
+    """The width of the terminal; None when there is none, so that a line stays a line for grep."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def explained(document: Mapping[str, Any], columns: int | None = None) -> list[str]:
+    """The document of `/v1/explain` as lines, reasons wrapped to `columns`."""
     key = document["key"]
     return [
         f"{key['tenant']} on {key['route']} with {key['model_version']}:"
         f" {rate(key['rate_per_s'])} requests/s, {rate(key['burst_requests'])} at once",
         "",
-        *_aligned(document["lines"]),
+        *_aligned(document["lines"], columns),
         *_traffic(key),
     ]
 
 
-def _aligned(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+def _aligned(lines: Sequence[Mapping[str, Any]], columns: int | None) -> list[str]:
     """Label, value, reason in columns; a line without a number is a sentence behind its label."""
     width = max((len(line["label"]) for line in lines), default=0)
     value_width = max((len(_value(line)) for line in lines), default=0)
-    return [
-        f"  {line['label']:<{width}}  {line['reason']}"
-        if line["value"] is None and not line["unit"]
-        else f"  {line['label']:<{width}}  {_value(line):>{value_width}}  {line['reason']}".rstrip()
-        for line in lines
-    ]
+    found = []
+    for line in lines:
+        told = f"  {line['label']:<{width}}  "
+        if line["value"] is not None or line["unit"]:
+            told += f"{_value(line):>{value_width}}  "
+        found += _wrapped(told, line["reason"], columns)
+    return found
+
+
+def _wrapped(told: str, reason: str, columns: int | None) -> list[str]:
+    """`told` and then `reason`, broken between words so that it stays in its own column."""
+    if columns is None or columns < len(told) + 20:
+        return [f"{told}{reason}".rstrip()]
+    pieces = textwrap.wrap(reason, columns - len(told), break_long_words=False, break_on_hyphens=False)
+    indent = " " * len(told)
+    return [told.rstrip()] if not pieces else [told + pieces[0], *(indent + piece for piece in pieces[1:])]
 
 
 def _value(line: Mapping[str, Any]) -> str:

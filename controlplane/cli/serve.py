@@ -10,7 +10,7 @@ import typer
 
 
 def serve(
-    config: Annotated[Path, typer.Option(help="Directory with tidegate.yaml and tenants/.")],
+    config: Annotated[Path, typer.Option(metavar="DIR", help="Directory with tidegate.yaml and tenants/.")],
     admin_port: Annotated[int | None, typer.Option(help="Above admin.port of the configuration.")] = None,
     xds_port: Annotated[int | None, typer.Option(help="Above xds.port of the configuration.")] = None,
 ) -> None:

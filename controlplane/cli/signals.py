@@ -52,7 +52,9 @@ class Seen:
 
 
 def signals(
-    config: Annotated[Path, typer.Option("--config", help="Directory with tidegate.yaml and tenants/.")],
+    config: Annotated[
+        Path, typer.Option("--config", metavar="DIR", help="Directory with tidegate.yaml and tenants/.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Go on until interrupted.")] = False,
     seconds: Annotated[

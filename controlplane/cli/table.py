@@ -116,14 +116,14 @@ def sum_known(values: Iterable[float | None]) -> float | None:
     return None if None in known else sum(value for value in known if value is not None)
 
 
-def pools_table(rows: Sequence[PoolRow], *, title: str | None = None) -> Table:
-    """Per model version: state, utilisation, factor, rate, age of its signal, why."""
+def pools_table(rows: Sequence[PoolRow], *, title: str | None = None, why: bool = True) -> Table:
+    """Per model version: state, utilisation, factor, rate, age of its signal, and why unless left out."""
     table = _table(title)
-    _add_name(table, "model version", [row.model_version for row in rows], at_most=22)
+    _add_name(table, "model version", [row.model_version for row in rows], at_most=22 if why else 36)
     table.add_column("state", no_wrap=True, min_width=8)
     for name in ("util %", "factor", "rate/s", "age"):
         table.add_column(name, justify="right", no_wrap=True, min_width=5)
-    table.add_column("why", ratio=1)
+    table.add_column("why" if why else "", ratio=1)
     for row in rows:
         table.add_row(
             Text(row.model_version),
@@ -132,9 +132,17 @@ def pools_table(rows: Sequence[PoolRow], *, title: str | None = None) -> Table:
             _plain(row.factor, 3),
             Text(rate(row.rate_per_s), style="bold"),
             age(row.age_s),
-            Text(row.why, style="dim"),
+            Text(row.why if why else "", style="dim"),
         )
     return table
+
+
+def reasons_below(rows: Sequence[PoolRow]) -> list[Text]:
+    """Why the rates of model versions are what they are, each reason once: for tables without that column."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        names.setdefault(row.why, []).append(row.model_version)
+    return [Text(f"{', '.join(given)}: {why}", style="dim") for why, given in names.items()]
 
 
 def gateways_table(rows: Sequence[GatewayRow], *, title: str | None = None) -> Table:

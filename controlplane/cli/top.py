@@ -13,7 +13,7 @@ from rich.text import Text
 from controlplane.cli.admin_client import DEFAULT_URL, AdminClient, Refused, Unreachable
 from controlplane.cli.options import AdminUrl, answered
 from controlplane.cli.rows import gateway_rows, limit_rows, pool_reasons, pool_rows
-from controlplane.cli.table import gateways_table, limits_table, pools_table
+from controlplane.cli.table import PoolRow, gateways_table, limits_table, pools_table, reasons_below
 
 KEYS_AT_MOST = 2000
 SHORT_BELOW_COLUMNS = 110
@@ -63,13 +63,18 @@ def screen(
     below = _hidden(hidden, decisions["total"] - len(decisions["keys"]))
     return Group(
         _headline(client.url, decisions),
-        pools_table(pool_rows(decisions, _signals(client)), title="model versions"),
+        *_pools(pool_rows(decisions, _signals(client)), wide=width >= SHORT_BELOW_COLUMNS),
         Text(),
-        limits_table(limits[:rows_at_most], title="limits", pool_why=pool_reasons(decisions)),
+        limits_table(limits[:rows_at_most], title="limits (requests/s)", pool_why=pool_reasons(decisions)),
         *([Text(below, style="dim")] if below else []),
         Text(),
         gateways_table(gateway_rows(client.get("/v1/xds")), title="gateways"),
     )
+
+
+def _pools(rows: list[PoolRow], *, wide: bool) -> list[RenderableType]:
+    table = pools_table(rows, title="model versions", why=wide)
+    return [table] if wide else [table, *reasons_below(rows)]
 
 
 def _signals(client: AdminClient) -> dict[str, Any] | None:

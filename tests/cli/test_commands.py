@@ -100,6 +100,17 @@ def test_explain_is_lines_from_the_signal_to_the_bucket(served: Serve) -> None:
     assert "Now: offered 30.0/s, admitted 20.0/s, limited 10.0/s" in shown.output
 
 
+def test_explain_keeps_long_reasons_in_their_column() -> None:
+    line = {"label": "pool rate", "value": 17.07, "unit": "requests/s", "reason": "as fast as it may " * 9}
+    sentence = {"label": "to raise it", "value": None, "unit": "", "reason": "others that want less " * 9}
+    traffic = {"offered_per_s": None, "rate_per_s": 1.0, "burst_requests": 1.0}
+    key = {"tenant": "acme", "route": "chat", "model_version": "chat:v1", **traffic}
+    wrapped = explain.explained({"key": key, "lines": [line, sentence]}, 80)
+    assert max(map(len, wrapped)) <= 80
+    assert wrapped[3].startswith(" " * len("  pool rate    17.07 requests/s  as"[:-2]))
+    assert len(explain.explained({"key": key, "lines": [line, sentence]})) < len(wrapped)
+
+
 def test_explain_of_a_misspelt_tenant_offers_the_right_one(served: Serve) -> None:
     shown = run("explain", "acne", "chat", "chat:v1", "--admin", served(FakeView.running()))
     assert shown.exit_code == 1
