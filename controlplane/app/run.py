@@ -217,5 +217,10 @@ def _ads_options(server: ServerPolicy) -> AdsOptions:
     tls = None
     if server.xds_cert_file and server.xds_key_file:
         ca = Path(server.xds_ca_file) if server.xds_ca_file else None
-        tls = TlsFiles(cert=Path(server.xds_cert_file), key=Path(server.xds_key_file), ca=ca)
+        tls = TlsFiles(
+            cert=Path(server.xds_cert_file),
+            key=Path(server.xds_key_file),
+            ca=ca,
+            bind_node_id=server.xds_bind_node_id,
+        )
     return AdsOptions(address=f"{server.xds_address}:{server.xds_port}", tls=tls)

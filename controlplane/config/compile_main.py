@@ -297,6 +297,7 @@ def _server(main: MainFile, absolute: Absolute) -> words.ServerPolicy:
         xds_cert_file=absolute(xds.tls.cert) if xds.tls else None,
         xds_key_file=absolute(xds.tls.key) if xds.tls else None,
         xds_ca_file=absolute(xds.tls.ca) if xds.tls and xds.tls.ca else None,
+        xds_bind_node_id=xds.tls.bind_node_id if xds.tls else True,
     )
 
 

@@ -62,7 +62,11 @@ def _files(draft: Draft) -> Iterator[Problem]:
     if main.admin.token_file:
         named.append((("admin", "token_file"), main.admin.token_file))
     if main.xds.tls:
-        named += [(("xds", "tls", key), value) for key, value in main.xds.tls.model_dump().items() if value]
+        named += [
+            (("xds", "tls", key), value)
+            for key in ("cert", "key", "ca")
+            if (value := getattr(main.xds.tls, key))
+        ]
     if prometheus := main.signals.prometheus:
         names = ("bearer_token_file", "ca_file", "cert_file", "key_file")
         found = {name: value for name in names if (value := getattr(prometheus, name))}

@@ -321,6 +321,7 @@ class ServerPolicy:
     xds_cert_file: str | None = None  # None: plain text
     xds_key_file: str | None = None
     xds_ca_file: str | None = None  # given: Envoys must show a certificate of it
+    xds_bind_node_id: bool = True  # and that certificate must name their node id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,16 +19,19 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from controlplane.serve.cache import Cache, Stream
-from controlplane.xds.exchange import ProtocolError, Variant
+from controlplane.xds.exchange import Forbidden, ProtocolError, Variant
+from controlplane.xds.limits import MESSAGE_BYTES_MAX
 
 SERVICE = "envoy.service.discovery.v3.AggregatedDiscoveryService"
 TICK_S = 0.2
+_IDENTITIES = ("peer_dns", "peer_uri", "x509_common_name")  # as gRPC calls parts of a client's certificate
 
 
 class Context(Protocol):
     """What is used of grpc.aio's context of one stream."""
 
     def peer(self) -> str: ...
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]: ...
     async def read(self) -> Any: ...
     async def write(self, message: bytes) -> None: ...
     async def abort(self, code: grpc.StatusCode, details: str) -> None: ...
@@ -37,22 +40,26 @@ class Context(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
     """PEM files of the server; with `ca`, clients must show a certificate it signed. Replaced files are
-    re-read."""
+    re-read. `bind_node_id`: such a client may only say it is a node that its certificate names."""
 
     cert: Path
     key: Path
     ca: Path | None = None
+    bind_node_id: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdsOptions:
     """Where and how to listen. `drain_s`: the time over which a stopping server closes its streams one by
-    one."""
+    one. `opening_s`: how long a new stream may say nothing. `streams_max` of all clients together; a client
+    that finds them taken is told RESOURCE_EXHAUSTED."""
 
     address: str = "127.0.0.1:0"
     tls: TlsFiles | None = None
     drain_s: float = 1.0
-    max_message_bytes: int = 64 * 1024 * 1024
+    max_message_bytes: int = 64 * 1024 * 1024  # of a response; requests have `limits.MESSAGE_BYTES_MAX`
+    opening_s: float = 30.0
+    streams_max: int = 20_000
     keepalive_s: float = 30.0
     keepalive_timeout_s: float = 10.0
 
@@ -63,7 +70,9 @@ class AdsServer:
     def __init__(self, cache: Cache, options: AdsOptions | None = None) -> None:
         self._cache = cache
         self._options = options or AdsOptions()
-        self._server = grpc.aio.server(options=_channel_options(self._options))
+        self._server = grpc.aio.server(
+            options=_channel_options(self._options), maximum_concurrent_rpcs=self._options.streams_max
+        )
         self._health = health.aio.HealthServicer()
         self._draining = asyncio.Event()
         self._ticking: asyncio.Task[None] | None = None
@@ -115,9 +124,15 @@ class AdsServer:
 
     def _behaviour(self, variant: Variant) -> Callable[[Any, Context], Awaitable[None]]:
         async def serve(_: Any, context: Context) -> None:
-            stream = self._cache.join(variant, _address(context.peer()))
+            stream = self._cache.join(variant, _address(context.peer()), self._certified(context))
             try:
                 await self._carry(stream, context)
+            except Forbidden as error:
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            except TimeoutError:
+                await context.abort(
+                    grpc.StatusCode.DEADLINE_EXCEEDED, "the stream was opened, and nothing said"
+                )
             except ProtocolError as error:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             finally:
@@ -125,10 +140,20 @@ class AdsServer:
 
         return serve
 
+    def _certified(self, context: Context) -> frozenset[str] | None:
+        """The node ids the client's certificate speaks for; None when that does not matter."""
+        tls = self._options.tls
+        if tls is None or tls.ca is None or not tls.bind_node_id:
+            return None
+        shown = context.auth_context()
+        return frozenset(
+            name.decode("utf-8", "replace") for field in _IDENTITIES for name in shown.get(field, ())
+        )
+
     async def _carry(self, stream: Stream, context: Context) -> None:
         """Read and write until the client leaves, an error ends the stream, or the server drains."""
         tasks = [
-            asyncio.create_task(_read(stream, context)),
+            asyncio.create_task(_read(stream, context, self._options.opening_s)),
             asyncio.create_task(_write(stream, context)),
             asyncio.create_task(self._drained()),
         ]
@@ -146,9 +171,12 @@ class AdsServer:
         await asyncio.sleep(random.uniform(0, self._options.drain_s))  # not all clients return at once
 
 
-async def _read(stream: Stream, context: Context) -> None:
-    while (message := await context.read()) is not grpc.aio.EOF:
+async def _read(stream: Stream, context: Context, opening_s: float) -> None:
+    async with asyncio.timeout(opening_s):
+        message = await context.read()
+    while message is not grpc.aio.EOF:
         stream.receive(message)
+        message = await context.read()
 
 
 async def _write(stream: Stream, context: Context) -> None:
@@ -165,7 +193,7 @@ def _channel_options(options: AdsOptions) -> list[tuple[str, int]]:
     return [
         ("grpc.so_reuseport", 0),  # a second server on the same port is a mistake, not a share
         ("grpc.max_send_message_length", options.max_message_bytes),
-        ("grpc.max_receive_message_length", options.max_message_bytes),
+        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.keepalive_time_ms", int(options.keepalive_s * 1000)),
         ("grpc.keepalive_timeout_ms", int(options.keepalive_timeout_s * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),

@@ -15,8 +15,17 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from controlplane.model.resource import Resource, Snapshot
-from controlplane.xds import delta, sotw
-from controlplane.xds.exchange import Accepted, Event, Refused, Response, Variant, version_of
+from controlplane.xds import delta, limits, sotw
+from controlplane.xds.exchange import (
+    Accepted,
+    Event,
+    Forbidden,
+    ProtocolError,
+    Refused,
+    Response,
+    Variant,
+    version_of,
+)
 from controlplane.xds.quarantine import Quarantine, Quarantined
 from controlplane.xds.session import Session, SessionStatus
 
@@ -117,14 +126,20 @@ class CacheStatus:
 
 
 class Stream:
-    """One open stream: bytes in by `receive`, bytes out of `outbox`."""
+    """One open stream: bytes in by `receive`, bytes out of `outbox`.
 
-    def __init__(self, cache: Cache, variant: Variant, peer: str) -> None:
+    `certified` are the node ids its client's certificate speaks for; None: any.
+    """
+
+    def __init__(
+        self, cache: Cache, variant: Variant, peer: str, certified: frozenset[str] | None = None
+    ) -> None:
         self.node: ConnectedNode | None = None  # unknown until the first message
         self.session = Session(variant)
         self.outbox: asyncio.Queue[bytes] = asyncio.Queue()
         self.variant = variant
         self.peer = peer
+        self.certified = certified
         self.waiting_since_s: dict[str, float] = {}  # type -> when it last began to differ from the client's
         self._cache = cache
 
@@ -207,9 +222,9 @@ class Cache:
 
     # For the transport
 
-    def join(self, variant: Variant, peer: str) -> Stream:
-        """A new stream; nothing is known of its client yet."""
-        stream = Stream(self, variant, peer)
+    def join(self, variant: Variant, peer: str, certified: frozenset[str] | None = None) -> Stream:
+        """A new stream; nothing is known of its client yet, but the ids its certificate speaks for."""
+        stream = Stream(self, variant, peer, certified)
         self._streams[stream] = None
         return stream
 
@@ -225,8 +240,12 @@ class Cache:
 
     def receive(self, stream: Stream, message: bytes) -> None:
         """One message of `stream`'s client; raises ProtocolError when the stream must end."""
+        if stream.outbox.qsize() > limits.UNREAD_MAX:
+            raise ProtocolError("answers to responses that were not read")
         request = _WIRE[stream.variant].read(message)
         now_s = self._clock()
+        if stream.certified is not None and (request.node_id or stream.node is None):
+            _check_identity(request.node_id, stream.certified)
         if stream.node is None:
             self._arrive(stream, request.node_id, now_s)
         if request.initial_versions and stream.node is not None:
@@ -347,3 +366,9 @@ class Cache:
             self._bodies.popitem(last=False)
         nonce: bytes = _WIRE[variant].nonce(response)
         return body + nonce
+
+
+def _check_identity(node_id: str, certified: frozenset[str]) -> None:
+    if node_id not in certified:
+        shown = ", ".join(sorted(certified)) or "nobody"
+        raise Forbidden(f"node.id {node_id!r} is not in the client's certificate, which speaks for {shown}")

@@ -72,6 +72,7 @@ class Channel:
         self._asked: set[str] = set()  # to be sent whatever the client holds
         self._owed = False  # an answer is due even when it is empty
         self._search: dict[str, str] = {}  # name -> version of a rejected batch that hides a culprit
+        self._told = 0  # names in the client's first request that it said it holds
         self._claimed = ""  # state-of-the-world: the version a reconnecting client says it accepted
         self._adopted = False
         self._last_nonce = ""
@@ -79,6 +80,11 @@ class Channel:
         self._todo: Todo | None = None
 
     # What the client says
+
+    @property
+    def named(self) -> int:
+        """How many names the client has us remember: those it subscribed to, and those it said it holds."""
+        return len(self.subscription.names) + self._told
 
     def receive(self, request: Request) -> list[Event]:
         """Take in a request: the answer to the flight if it is one, then the change of subscription in any
@@ -103,7 +109,7 @@ class Channel:
             self._asked |= self.subscription.names
 
     def _open(self, request: Request) -> None:
-        self._claimed = request.version
+        self._claimed, self._told = request.version, len(request.initial_versions)
         self.held = {
             name: Resource(name=name, body=b"", version=version)
             for name, version in request.initial_versions.items()

@@ -6,6 +6,7 @@ from google.protobuf.message import DecodeError
 
 from controlplane.model.resource import Resource
 from controlplane.pb import tidegate_discovery_pb2 as pb
+from controlplane.xds import limits
 from controlplane.xds.exchange import ProtocolError, Request, Response
 
 
@@ -15,15 +16,22 @@ def read(message: bytes) -> Request:
         parsed = pb.DeltaDiscoveryRequest.FromString(message)
     except DecodeError as error:
         raise ProtocolError("not a DeltaDiscoveryRequest") from error
-    return Request(
+    limits.check_count(
+        len(parsed.resource_names_subscribe)
+        + len(parsed.resource_names_unsubscribe)
+        + len(parsed.initial_resource_versions)
+    )
+    request = Request(
         type_url=parsed.type_url,
         node_id=parsed.node.id,
         nonce=parsed.response_nonce,
-        error=parsed.error_detail.message if parsed.HasField("error_detail") else None,
+        error=limits.shortened(parsed.error_detail.message) if parsed.HasField("error_detail") else None,
         subscribe=tuple(parsed.resource_names_subscribe),
         unsubscribe=tuple(parsed.resource_names_unsubscribe),
         initial_versions=dict(parsed.initial_resource_versions),
     )
+    limits.check(request)
+    return request
 
 
 def body(response: Response) -> bytes:

@@ -26,6 +26,10 @@ class ProtocolError(Exception):
     """The client sent what the protocol forbids; the stream must end with INVALID_ARGUMENT."""
 
 
+class Forbidden(ProtocolError):
+    """The client may not be who it says it is; the stream must end with PERMISSION_DENIED."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One message of the client. `names` belongs to state-of-the-world, the three after it to delta."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from controlplane.model.resource import SEND_ORDER, Resource, Snapshot
 
 VERSIONS_KEPT = 2  # the one in use and the one before it
+NODES_KEPT = 10_000  # whose refusals are remembered; the id of a node is whatever a client says
 Key = tuple[str, str]  # type URL, name
 
 
@@ -109,6 +110,8 @@ class Quarantine:
             fleet=fleet,
         )
         self._nodes.setdefault(node_id, {})[key] = (*refusals, entry)
+        if len(self._nodes) > NODES_KEPT:
+            del self._nodes[next(iter(self._nodes))]
         if fleet and key in self._fleet:
             return False
         if fleet:

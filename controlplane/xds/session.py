@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controlplane.model.resource import CLUSTER, ENDPOINT, RUNTIME, SEND_ORDER, Resource, Snapshot
+from controlplane.xds import limits
 from controlplane.xds.channel import Channel, Offer
 from controlplane.xds.exchange import Event, ProtocolError, Refused, Request, Response, Variant
 
@@ -98,6 +99,7 @@ class Session:
             raise ProtocolError("type_url is empty; an aggregated stream cannot tell which type is meant")
         self.node_id = self.node_id or request.node_id
         events = self._channel(request.type_url, now_s).receive(request)
+        limits.check_count(sum(channel.named for channel in self._channels.values()))
         self._events.extend(events)
         self.nacks.extend(_nack(event, now_s) for event in events if isinstance(event, Refused))
         return self._advance(now_s)
@@ -151,6 +153,8 @@ class Session:
 
     def _channel(self, type_url: str, now_s: float) -> Channel:
         if type_url not in self._channels:
+            if len(self._channels) >= limits.TYPES_MAX:
+                raise ProtocolError(f"more than {limits.TYPES_MAX} types on one stream")
             channel = Channel(type_url, self._variant)
             if self._offers is not None:
                 channel.update(self._offers.get(type_url, Offer()))

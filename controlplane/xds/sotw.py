@@ -5,6 +5,7 @@ from __future__ import annotations
 from google.protobuf.message import DecodeError
 
 from controlplane.pb import tidegate_discovery_pb2 as pb
+from controlplane.xds import limits
 from controlplane.xds.exchange import ProtocolError, Request, Response
 
 
@@ -14,14 +15,17 @@ def read(message: bytes) -> Request:
         parsed = pb.DiscoveryRequest.FromString(message)
     except DecodeError as error:
         raise ProtocolError("not a DiscoveryRequest") from error
-    return Request(
+    limits.check_count(len(parsed.resource_names))
+    request = Request(
         type_url=parsed.type_url,
         node_id=parsed.node.id,
         nonce=parsed.response_nonce,
-        error=parsed.error_detail.message if parsed.HasField("error_detail") else None,
+        error=limits.shortened(parsed.error_detail.message) if parsed.HasField("error_detail") else None,
         names=tuple(parsed.resource_names),
         version=parsed.version_info,
     )
+    limits.check(request)
+    return request
 
 
 def body(response: Response) -> bytes:

@@ -76,7 +76,7 @@ async def test_only_an_envoy_with_a_known_certificate_is_served(
     await field.serve(ServerTls(cert=cert, key=key, ca=authority.ca))
     policy = field.policy()
     await field.publish(policy, decision(policy, 10.0))
-    cert, key = (authority if trusted else stranger).issue("envoy")
+    cert, key = (authority if trusted else stranger).issue("gw0")
     files = TlsFiles(cert=str(cert), key=str(key), ca=str(authority.ca))
     envoy = await field.add_envoy(wait=False, tls=files)
     if trusted:

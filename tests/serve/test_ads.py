@@ -217,7 +217,7 @@ def _write(files: TlsFiles, authority: Authority) -> None:
 
 
 async def _reaches(served: Served, trusted: Authority, own: Authority | None) -> bool:
-    key, cert = own.pair("gw") if own else (None, None)
+    key, cert = own.pair("raw") if own else (None, None)
     call = served.call(credentials=grpc.ssl_channel_credentials(trusted.cert, key, cert))
     try:
         async with asyncio.timeout(5):

@@ -44,6 +44,11 @@ class Tls(Section):
     ca: FilePath | None = Field(
         None, description="CA of the Envoys' certificates, PEM.", examples=["tls/ca.crt"]
     )
+    bind_node_id: bool = Field(
+        True,
+        description="With `ca`: an Envoy's `node.id` must be a DNS or URI name (SAN) or the CN of its "
+        "certificate.",
+    )
 
 
 class Admin(Section):
