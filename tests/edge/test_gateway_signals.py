@@ -63,8 +63,8 @@ async def test_offered_limited_failures_and_latency_are_read_from_a_real_gateway
         assert mini["failure_ratio"].value == 0.0, "our own 429s are no failures of the model"
         assert llama["failure_ratio"].count == 6
         assert llama["ttft_p95_s"].count == 6
-        assert 0 < (llama["ttft_p95_s"].value or 0) < 0.5
-        assert 0 < (llama["latency_p95_s"].value or 0) < 2
+        assert 0 < (llama["ttft_p95_s"].value or 0) < 2
+        assert 0 < (llama["latency_p95_s"].value or 0) < 5
         assert llama["completed_per_s"].count == 6
 
 

@@ -37,7 +37,7 @@ async def test_a_replay_in_its_own_process_offers_each_keys_rate_and_all_is_answ
     totals = result.totals()
     assert totals.admitted == totals.offered
     assert (result.unsent, totals.cut) == (0, 0)
-    assert result.late_p99_s < 0.25  # a generator that cannot keep up falls behind by seconds
+    assert result.late_p99_s < 1.0  # a generator that cannot keep up falls behind by seconds
     begin_s = result.started_s
     assert result.key("gold").counts(begin_s, begin_s + 3.0).offered == pytest.approx(300, rel=0.1)
     slow, quick = (result.key("steps").counts(begin_s + a, begin_s + a + 1.5) for a in (0.0, 1.5))
@@ -47,7 +47,7 @@ async def test_a_replay_in_its_own_process_offers_each_keys_rate_and_all_is_answ
     first_s, total_s = result.quantile_s(0.5, first_chunk=True), result.quantile_s(0.5)
     assert first_s is not None
     assert total_s is not None
-    assert 0 < first_s < total_s < 1.0
+    assert 0 < first_s < total_s < 3.0
 
 
 async def test_a_run_starts_at_its_time() -> None:
@@ -56,7 +56,7 @@ async def test_a_run_starts_at_its_time() -> None:
         spec = _spec(fleet.pods[0].port, _key(), duration_s=0.5, start_at_s=start_s)
         result = await generate(spec)
     assert result.started_s == pytest.approx(start_s, abs=1e-3)
-    assert start_s <= min(result.key("gold").sent_s) < start_s + 0.2
+    assert start_s <= min(result.key("gold").sent_s) < start_s + 0.5
 
 
 async def test_forged_headers_reach_a_pod_that_nothing_protects() -> None:
@@ -108,7 +108,7 @@ async def test_an_answer_that_never_comes_times_out_and_the_load_goes_on() -> No
         result = await generate(_spec(port, _key(rate_per_s=20.0), duration_s=1.0, timeout_s=0.5))
     finally:
         await runner.cleanup()
-    assert time.monotonic() - began_s < 4.0
+    assert time.monotonic() - began_s < 10.0
     totals = result.totals()
     assert totals.offered == pytest.approx(20, abs=8)
     assert totals.errors == totals.offered
@@ -123,7 +123,7 @@ async def test_a_server_that_is_not_there_is_an_error_of_each_request() -> None:
 
 async def test_arrivals_without_a_free_connection_are_unsent_not_delayed() -> None:
     async def answer(request: web.Request) -> web.Response:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.5)
         return web.Response(body=b"{}")
 
     runner, port = await _served(answer)
@@ -133,4 +133,4 @@ async def test_arrivals_without_a_free_connection_are_unsent_not_delayed() -> No
         await runner.cleanup()
     assert result.totals().offered <= 15
     assert result.unsent + result.totals().offered == pytest.approx(50, rel=0.4)
-    assert result.late_p99_s < 0.4  # one that waited for a connection would be 0.5 s late, and more
+    assert result.late_p99_s < 1.0  # one that waited for a connection would be 1.5 s late, and more

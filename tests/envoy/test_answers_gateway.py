@@ -152,7 +152,7 @@ async def test_observe_refuses_nothing_and_counts(envoy_path: Path, tmp_path: Pa
 
 async def test_a_stream_arrives_piece_by_piece(envoy_path: Path, tmp_path: Path) -> None:
     async with _gateway(envoy_path, tmp_path, {}) as gateway:
-        body = json.dumps({**ASK, "stream": True, "chunks": 3, "interval_s": 0.2})
+        body = json.dumps({**ASK, "stream": True, "chunks": 3, "interval_s": 0.4})
         headers = [*KEY, ("content-type", "application/json")]
         started = time.monotonic()
         async with gateway.http.post(f"{gateway.url}/v1/chat", data=body, headers=headers) as response:
@@ -161,11 +161,11 @@ async def test_a_stream_arrives_piece_by_piece(envoy_path: Path, tmp_path: Path)
             arrived = [(time.monotonic() - started, piece) async for piece in pieces]
         events = [f'data: {{"chunk":{number}}}\n\n'.encode() for number in range(3)]
         assert [piece for _, piece in arrived] == [*events, b"data: [DONE]\n\n"]
-        assert all(at_s < 0.2 * number + 0.15 for number, (at_s, _) in enumerate(arrived))
+        assert arrived[-1][0] - arrived[0][0] > 0.6  # it was not held back until its end
         await asyncio.sleep(1.1)
         assert await gateway.counted("tg_ttfb_ms_count", 'model_version="llama:r2"') == 1
         # Time to the first byte, not to the last one.
-        assert await gateway.counted("tg_ttfb_ms_bucket", 'le="150"') == 1
+        assert await gateway.counted("tg_ttfb_ms_bucket", 'le="800"') == 1
 
 
 async def test_the_official_client_raises_its_own_errors(envoy_path: Path, tmp_path: Path) -> None:
