@@ -54,8 +54,8 @@ golden: ## Rewrite the expected xDS in tests/golden/, then look at the differenc
 	@TIDEGATE_GOLDEN=write $(RUN) pytest -q tests/golden $(ARGS)
 	@git status --short tests/golden
 
-bench: ## Benchmarks
-	@$(RUN) python -m bench.tick $(REPORT_OPTION) $(ARGS)
+bench: ## Benchmarks of the tick, of judgement and of translation; ARGS=tick for one of them
+	@$(RUN) python -m bench $(REPORT_OPTION) $(ARGS)
 
 proto: ## Regenerate controlplane/pb from protos/
 	@$(RUN) tools/proto
