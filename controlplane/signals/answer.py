@@ -275,7 +275,7 @@ def _windowed(
 def _value(parts: Mapping[str, Sequence[float]], window_s: float) -> tuple[float | None, float]:
     """(value, events behind it); None without a row, with NaN (0/0) or with nothing counted."""
     if ALL in parts:
-        share = ratio_of({part: math.fsum(parts.get(part, ())) * window_s for part in (BAD, ALL, MINUS)})
+        share = ratio_of({part: sum(parts.get(part, ())) * window_s for part in (BAD, ALL, MINUS)})
         return (None, 0.0) if share is None else share
     if "rate" in parts:
         rate = parts["rate"][0]

@@ -72,7 +72,7 @@ class Backend:
             raise SignalError(_short(_cause(error))) from error
         except PrometheusApiClientException as error:
             raise SignalError(_short(str(error))) from error
-        except (HTTPError, OSError, KeyError, TypeError, ValueError) as error:
+        except (HTTPError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise SignalError(_short(f"unusable answer: {type(error).__name__}: {error}")) from error
         return rows
 

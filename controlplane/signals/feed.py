@@ -80,7 +80,7 @@ class Feed:
         elif (policy.signals, policy.pools) != (old.signals, old.pools) or catalogue != self._catalogue:
             self._catalogue, replaced = catalogue, self.source
             self.source = self._open_source()
-        self._gateways.retarget(policy.pools, policy.gateways.stats_urls)
+        self._gateways.retarget(policy.pools, policy.gateways.stats_urls, timeout_s=policy.signals.timeout_s)
         if replaced is not None:
             await replaced.close()
 

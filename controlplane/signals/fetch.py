@@ -44,7 +44,7 @@ class Fetcher:
     ) -> None:
         """`clock` gives Unix seconds; `timeout_s` bounds each page as a whole."""
         self._clock = clock
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._page_max_bytes = page_max_bytes
         self._concurrency = concurrency
         self._session: aiohttp.ClientSession | None = None
@@ -53,6 +53,7 @@ class Fetcher:
     async def fetch_within(self, urls: Iterable[str], patience_s: float) -> list[Fetched]:
         """What arrived for `urls` within `patience_s`, late answers to earlier calls included."""
         wanted = list(dict.fromkeys(urls))
+        self._forget(wanted)
         late = self._done(wanted)
         for url in wanted:
             if url not in self._under_way:
@@ -65,6 +66,11 @@ class Fetcher:
         """What has arrived for `urls`, each delivered once."""
         done = [url for url in urls if url in self._under_way and self._under_way[url].done()]
         return [self._under_way.pop(url).result() for url in done]
+
+    def _forget(self, wanted: list[str]) -> None:
+        """Stop what nobody waits for any more, since a reload took its URL away."""
+        for url in self._under_way.keys() - set(wanted):
+            self._under_way.pop(url).cancel()
 
     async def close(self) -> None:
         """Stop what is under way and close the session."""
@@ -79,11 +85,11 @@ class Fetcher:
 
     async def _fetch(self, url: str) -> Fetched:
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 text = await self._text(url)
             return Fetched(url=url, time_s=self._clock(), text=text)
         except TimeoutError:
-            problem = f"no answer within {self._timeout_s:g} s"
+            problem = f"no answer within {self.timeout_s:g} s"
         except aiohttp.ClientConnectorError as error:
             problem = os.strerror(error.os_error.errno) if error.os_error.errno else str(error.os_error)
         except (aiohttp.ClientError, OSError, ValueError) as error:

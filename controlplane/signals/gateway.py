@@ -76,13 +76,15 @@ class GatewaySource:
         self._catalogue = catalogue
         self._engine = catalogue.engine("envoy")
         self._window_s = window_s
-        self._patience_s = min(timeout_s, 0.4) if patience_s is None else patience_s
-        self._fetcher = fetcher or Fetcher(clock=clock, timeout_s=timeout_s)
+        self._own_patience_s = patience_s
+        self._fetcher = fetcher or Fetcher(clock=clock)
         self._gateways: dict[str, _Gateway] = {}
-        self.retarget(pools, urls)
+        self.retarget(pools, urls, timeout_s=timeout_s)
 
-    def retarget(self, pools: Sequence[Pool], urls: Sequence[str]) -> None:
+    def retarget(self, pools: Sequence[Pool], urls: Sequence[str], *, timeout_s: float) -> None:
         """Take over a reloaded policy; what is known of gateways and pools that stay is kept."""
+        self._fetcher.timeout_s = timeout_s
+        self._patience_s = min(timeout_s, 0.4) if self._own_patience_s is None else self._own_patience_s
         self._pools = tuple(pools)
         self._ids = frozenset(pool.id for pool in pools)
         naming = _naming(self._engine.sample_names)
@@ -91,6 +93,10 @@ class GatewaySource:
 
     async def read(self, now_s: float) -> GatewayReport:
         """Ask every gateway once."""
+        for gateway in self._gateways.values():
+            gateway.counters.not_after(now_s)
+            for target in gateway.targets.values():
+                target.not_after(now_s)
         for fetched in await self._fetcher.fetch_within(self._gateways, self._patience_s):
             if fetched.url in self._gateways:
                 self._take(self._gateways[fetched.url], fetched)

@@ -18,6 +18,7 @@ from controlplane.signals.window import Vector
 
 Samples = Mapping[str, Sequence[Sample]]
 
+COUNT_MAX = 2.0**63  # no process counts further; the sums of such counts stay finite
 EVENTS = "events"
 BAD, ALL, MINUS = "bad", "all", "minus"
 
@@ -74,12 +75,12 @@ def vector(candidate: Candidate, samples: Samples) -> Vector | None:
         for sample in _series(candidate, samples):
             bound = sample.labels.get("le", "")
             buckets[bound] = buckets.get(bound, 0.0) + sample.value
-        return _possible({bound: count for bound, count in buckets.items() if bound})
-    events = math.fsum(sample.value for sample in _series(candidate, samples))
+        return _possible({bound: count for bound, count in buckets.items() if _is_number(bound)})
+    events = _sum(_series(candidate, samples))
     if candidate.kind is Kind.COUNTER:
         return _possible({EVENTS: events})
-    minus = math.fsum(sample.value for name in candidate.minus for sample in samples.get(name, ()))
-    whole = math.fsum(sample.value for sample in _whole(candidate, samples))
+    minus = _sum([sample for name in candidate.minus for sample in samples.get(name, ())])
+    whole = _sum(_whole(candidate, samples))
     return _possible({BAD: events, ALL: whole, MINUS: minus})
 
 
@@ -87,7 +88,7 @@ def ratio_of(grown: Vector) -> tuple[float, float] | None:
     """(share of bad, number of all) of a ratio's growth; None when nothing happened."""
     minus = grown.get(MINUS, 0.0)
     whole = grown.get(ALL, 0.0) - minus
-    if whole <= 0:
+    if not 0 < whole < math.inf:
         return None
     return min(max(grown.get(BAD, 0.0) - minus, 0.0) / whole, 1.0), whole
 
@@ -145,5 +146,17 @@ def _whole(candidate: Candidate, samples: Samples) -> Sequence[Sample]:
 
 
 def _possible(counts: Vector) -> Vector | None:
-    """`counts` when every one is a finite number >= 0."""
-    return counts if counts and all(0 <= count < math.inf for count in counts.values()) else None
+    """`counts` when every one is a number that a process can have counted to."""
+    return counts if counts and all(0 <= count <= COUNT_MAX for count in counts.values()) else None
+
+
+def _sum(samples: Iterable[Sample]) -> float:
+    """Not `math.fsum`, which raises on infinities and on overflow: a page may show anything."""
+    return sum(sample.value for sample in samples)
+
+
+def _is_number(bound: str) -> bool:
+    try:
+        return not math.isnan(float(bound))
+    except ValueError:
+        return False

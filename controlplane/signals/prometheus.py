@@ -70,7 +70,8 @@ class PrometheusSource:
         done, _ = await asyncio.wait([self._under_way], timeout=self._patience_s)
         if not done:
             return self._last or self._absent(f"no answer within {self._patience_s:g} s")
-        self._last, self._under_way = self._under_way.result(), None
+        answered, self._under_way = self._under_way, None
+        self._last = answered.result()
         return self._last
 
     async def close(self) -> None:

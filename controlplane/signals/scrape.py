@@ -44,7 +44,7 @@ class ScrapeSource:
         """
         self._catalogue = catalogue
         self._window_s = window_s
-        self._fetcher = fetcher or Fetcher(clock=clock, timeout_s=policy.timeout_s)
+        self._fetcher = fetcher or Fetcher(clock=clock)
         self._patience_s = patience_s
         self._readers: dict[str, Reader] = {}
         self._targets: dict[tuple[str, str], Target] = {}  # by (pool, url)
@@ -58,6 +58,7 @@ class ScrapeSource:
         """Take over a reloaded policy: what is known of endpoints that stay is kept."""
         self._pools = tuple(pools)
         self._policy = policy
+        self._fetcher.timeout_s = policy.timeout_s
         self._by_url: dict[str, list[Pool]] = {}
         for pool in pools:
             for endpoint in pool.endpoints:
@@ -74,10 +75,16 @@ class ScrapeSource:
         names = {STARTED}.union(*(self._catalogue.engine(name).sample_names for name in engines))
         naming = exactly(frozenset(names))
         self._readers = {url: Reader(naming) for url in (*self._by_url, *policy.gpu_exporter_urls)}
-        self._gpu_pages = {u: page for u, page in self._gpu_pages.items() if u in policy.gpu_exporter_urls}
+        gpu_urls = policy.gpu_exporter_urls
+        self._started = {url: at_s for url, at_s in self._started.items() if url in self._by_url}
+        self._gpu_pages = {url: page for url, page in self._gpu_pages.items() if url in gpu_urls}
+        self._gpu_problems = {url: why for url, why in self._gpu_problems.items() if url in gpu_urls}
 
     async def read(self, now_s: float) -> Readings:
         """Scrape everything once. Slow targets are waited for only a little, and count when they answer."""
+        for target in self._targets.values():
+            target.not_after(now_s)
+        self._gpu_pages = {url: (page, min(at_s, now_s)) for url, (page, at_s) in self._gpu_pages.items()}
         patience_s = self._patience_s
         if patience_s is None:
             patience_s = min(self._policy.timeout_s, 0.4 * self._policy.interval_s)

@@ -65,6 +65,11 @@ class Target:
             known.candidate = found
             self.seen.add(name)
 
+    def not_after(self, now_s: float) -> None:
+        """A clock that stepped back: what is known counts as of now, or it would stay the newest for long."""
+        if self.time_s is not None:
+            self.time_s = min(self.time_s, now_s)
+
     def miss(self, problem: str) -> None:
         """No page came."""
         self.answered, self.problem = False, problem

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 ACCEPT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
 """The Accept header of every scrape: the plain format, in which no exemplars follow a value."""
 
-_NAMES_MAX = 50_000
+NAMES_MAX = 50_000  # remembered; a page may show other names at every scrape
 _ONE = r'[a-zA-Z_][a-zA-Z0-9_]*="[^"\\\n]*"'
 _PLAIN = re.compile(rf"(?:{_ONE}(?:,{_ONE})*,?)?")
 _PAIR = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="([^"]*)"')
@@ -87,6 +87,8 @@ class Reader:
         brace = line.find("{")
         name = line[:brace].strip() if brace >= 0 else line[: _end_of_name(line)].strip()
         if name not in self._names:
+            if len(self._names) >= NAMES_MAX:
+                self._names.clear()
             self._names[name] = self._naming(name)
         return self._names[name]
 

@@ -8,6 +8,7 @@ than half are known, the traffic is unknown, and unknown is not zero.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,11 @@ class Counters:
         grown = {name: growth_of(base.get(name, 0.0), count) for name, count in counts.items()}
         self.rates = {name: count / elapsed_s for name, count in grown.items() if count > 0}
 
+    def not_after(self, now_s: float) -> None:
+        """A clock that stepped back: see `Target.not_after`. What grows next has no known duration."""
+        if self.time_s is not None and self.time_s > now_s:
+            self.time_s, self.counts = now_s, None
+
 
 def growth_of(before: float, now: float) -> float:
     """What one counter grew by: all that it shows when it began anew in between."""
@@ -68,7 +74,7 @@ class Names:
             pair = old if old is not None and old[0] is labels else (labels, _name(labels))
             known[id(labels)] = pair
             name = pair[1]
-            if name is not None and value >= 0:
+            if name is not None and 0 <= value < math.inf:
                 counts[name] = counts.get(name, 0.0) + value
         self._known = known
         return counts
@@ -79,7 +85,8 @@ def _name(labels: Mapping[str, str]) -> str | None:
     if None in parts:
         return None
     route, tenant, model_version, outcome = parts
-    return f"{route}|{tenant}|{model_version}~{outcome}~{labels.get('rule', '')}"
+    name = f"{route}|{tenant}|{model_version}~{outcome}~{labels.get('rule', '')}"
+    return name if name.count("~") == 2 else None
 
 
 def enough(known: int, gateways: int) -> bool:

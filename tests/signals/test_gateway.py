@@ -192,3 +192,18 @@ async def test_a_real_envoys_page_reads(pages: Any, gateways: Any, samples: Any)
 def test_only_the_statistics_that_are_read_are_asked_for() -> None:
     assert filtered("http://gw:9901/stats/prometheus").startswith("http://gw:9901/stats/prometheus?filter=")
     assert filtered("http://gw/stats/prometheus?filter=x") == "http://gw/stats/prometheus?filter=x"
+
+
+async def test_after_the_clock_stepped_back_rates_are_neither_inflated_nor_held_for_an_hour(
+    pages: Any, gateways: Any
+) -> None:
+    source = gateways(ONE)
+    await step(pages, source, one=requests(offered=0))
+    await step(pages, source, one=requests(offered=10))
+    await step(pages, source, after_s=-3600, one=requests(offered=20))
+    report = await step(pages, source, one=requests(offered=30))
+    assert report.traffic is not None
+    assert report.traffic[KEY].offered_per_s == 10.0
+    await step(pages, source, after_s=-3600, one=None)
+    report = await step(pages, source, after_s=20)
+    assert report.traffic is None
