@@ -13,7 +13,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-
 LOOPBACK = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
 
 
