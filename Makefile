@@ -7,7 +7,7 @@ REPORT ?=
 REPORT_OPTION = $(if $(REPORT),--report $(REPORT))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup check check-lock check-lint check-format check-types check-layers check-lua format test e2e golden bench proto clean
+.PHONY: help demo setup check check-lock check-lint check-format check-types check-layers check-lua format test e2e golden bench picture proto clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ golden: ## Rewrite the expected xDS in tests/golden/, then look at the differenc
 
 bench: ## Benchmarks of the tick, of judgement and of translation; ARGS=tick for one of them
 	@$(RUN) python -m bench $(REPORT_OPTION) $(ARGS)
+
+picture: ## Play the demo and draw docs/demo.svg
+	@$(RUN) python tools/demo_picture.py docs/demo.svg
 
 proto: ## Regenerate controlplane/pb from protos/
 	@$(RUN) tools/proto
