@@ -17,6 +17,7 @@ from controlplane.config.schema.limit import Window
 from controlplane.config.schema.rate import RATE_FIELDS, Guards, Rate
 from controlplane.config.schema.route import Route
 from controlplane.config.schema.scalar import is_address
+from controlplane.config.schema.server import PolicyServer, Redis
 from controlplane.config.schema.signal import Prometheus, Signals
 from controlplane.config.schema.upstream import Endpoint, Version
 from controlplane.model import policy as words
@@ -70,6 +71,7 @@ def compile_main(
         default_tenant=main.default_tenant,
         cors_allow_origins=tuple(main.cors.allow_origins),
         server=_server(main, absolute),
+        policy_service=_policy_service(main.policy, absolute),
     )
 
 
@@ -298,6 +300,26 @@ def _server(main: MainFile, absolute: Absolute) -> words.ServerPolicy:
         xds_key_file=absolute(xds.tls.key) if xds.tls else None,
         xds_ca_file=absolute(xds.tls.ca) if xds.tls and xds.tls.ca else None,
         xds_bind_node_id=xds.tls.bind_node_id if xds.tls else True,
+    )
+
+
+def _policy_service(spec: PolicyServer, absolute: Absolute) -> words.PolicyService:
+    return words.PolicyService(
+        address=spec.address,
+        port=spec.port,
+        store=words.StoreKind(spec.store),
+        redis=_redis(spec.redis, absolute) if spec.redis else None,
+        timeout_s=spec.timeout_ms / 1000,
+        on_store_failure=words.OnStoreFailure(spec.on_store_failure),
+    )
+
+
+def _redis(spec: Redis, absolute: Absolute) -> words.RedisStore:
+    return words.RedisStore(
+        url=spec.url,
+        username=spec.username,
+        password_file=absolute(spec.password_file) if spec.password_file else None,
+        ca_file=absolute(spec.ca_file) if spec.ca_file else None,
     )
 
 

@@ -16,6 +16,7 @@ from controlplane.model.policy import (
     IdentityMode,
     Key,
     ModelFrom,
+    OnStoreFailure,
     Policy,
     Pool,
     Priority,
@@ -49,7 +50,7 @@ def with_tenants(main: Policy, entries: Sequence[Entry]) -> Policy:
         its_windows = tenant_windows(entry, main)
         windows += its_windows
         tenant = tenant_of(entry)
-        tenants.append(tenant)
+        tenants.append(replace(tenant, quotas=_known_quotas(tenant, main)))
         keys += tenant_keys(main, tenant, served, [*shared, *own.get(entry.id, ()), *its_windows])
     return replace(
         main,
@@ -80,8 +81,15 @@ def tenant_of(entry: Entry) -> Tenant:
             for period, lines in (("daily", spec.quotas.daily), ("monthly", spec.quotas.monthly))
             for line in sorted(lines, key=lambda line: line.model_version)
         ),
+        on_store_failure=OnStoreFailure(spec.on_store_failure) if spec.on_store_failure else None,
         ref=SourceRef(file=entry.file, line=entry.line),
     )
+
+
+def _known_quotas(tenant: Tenant, main: Policy) -> tuple[Quota, ...]:
+    """Its quotas of model versions that exist, each under the version's full name."""
+    named = ((quota, pool_named(quota.model_version, main.pools)) for quota in tenant.quotas)
+    return tuple(replace(quota, model_version=pool) for quota, pool in named if pool is not None)
 
 
 def _share(base: TenantShare, given: Share) -> TenantShare:

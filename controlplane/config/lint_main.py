@@ -40,7 +40,7 @@ def _sockets(draft: Draft) -> Iterator[Problem]:
     if main.gateways.min > main.gateways.max:
         yield draft.error(("gateways", "min"), "more than `gateways.max`", f"at most {main.gateways.max}")
     used: dict[int, str] = {}
-    for name in ("listener", "admin", "xds"):
+    for name in ("listener", "admin", "xds", "policy"):
         port = getattr(main, name).port
         if port and port in used:
             one, other = (name, used[port]) if name in main.model_fields_set else (used[port], name)
@@ -50,6 +50,10 @@ def _sockets(draft: Draft) -> Iterator[Problem]:
         yield draft.warning(("admin", "address"), "open to the network without `token_file`")
     if not _is_loopback(main.xds.address) and (main.xds.tls is None or main.xds.tls.ca is None):
         yield draft.warning(("xds", "address"), "open to the network without mTLS (`tls` with `ca`)")
+    if main.policy.store == "redis" and main.policy.redis is None:
+        yield draft.error(("policy", "redis"), "is missing", "the store for `store: redis`")
+    if main.policy.store == "memory" and main.policy.redis is not None:
+        yield draft.warning(("policy", "redis"), "not used with `store: memory`")
     if main.signals.source == "prometheus" and main.signals.prometheus is None:
         yield draft.error(("signals", "prometheus"), "is missing", "the backend for `source: prometheus`")
     if main.signals.source == "scrape" and main.signals.prometheus is not None:
@@ -74,6 +78,9 @@ def _files(draft: Draft) -> Iterator[Problem]:
         if prometheus.basic:
             password = prometheus.basic.password_file
             named.append((("signals", "prometheus", "basic", "password_file"), password))
+    if redis := main.policy.redis:
+        files = {name: value for name in ("password_file", "ca_file") if (value := getattr(redis, name))}
+        named += [(("policy", "redis", name), value) for name, value in files.items()]
     for path, name in named:
         if not is_readable(draft.directory / name):
             yield draft.warning(path, "there is no such file here", "a readable file")

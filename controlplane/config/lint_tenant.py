@@ -106,8 +106,6 @@ def _quotas(entry: Entry, main: Policy) -> Iterator[Problem]:
             elif pool in seen:
                 yield entry.problem(path, f"{pool} has two {period} quotas", "one")
             seen.add(pool or "")
-    if quotas.daily or quotas.monthly:
-        yield entry.warning(("quotas",), "quotas are kept, but not enforced yet")
     known = zoneinfo.available_timezones() if quotas.time_zone != "UTC" else None
     if known and quotas.time_zone not in known:
         yield entry.problem(

@@ -20,7 +20,7 @@ from controlplane.config.schema.limit import Match, QuotaLine, Quotas, Window
 from controlplane.config.schema.main import Defaults, Identity, JwtProvider
 from controlplane.config.schema.rate import RATE_FIELDS, Guards, Rate
 from controlplane.config.schema.route import Route
-from controlplane.config.schema.server import Admin, Cors, Gateways, Listener, Tls, Xds
+from controlplane.config.schema.server import Admin, Cors, Gateways, Listener, PolicyServer, Redis, Tls, Xds
 from controlplane.config.schema.signal import Basic, Prometheus, Signals
 from controlplane.config.schema.tenant import ApiKey, Share, TenantIdentity
 from controlplane.config.schema.upstream import Endpoint, Model, Slo, Version
@@ -35,6 +35,8 @@ _MAIN: tuple[tuple[str, type[BaseModel]], ...] = (
     ("admin", Admin),
     ("xds", Xds),
     ("xds.tls", Tls),
+    ("policy", PolicyServer),
+    ("policy.redis", Redis),
     ("signals", Signals),
     ("signals.prometheus", Prometheus),
     ("signals.prometheus.basic", Basic),

@@ -203,12 +203,49 @@ class WindowLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """SPEC M7: LLM tokens of one model version per calendar period. Kept, not enforced yet."""
+    """SPEC M7: LLM tokens of one model version per calendar period."""
 
     model_version: str  # Pool.id
     tokens: int
     period: str  # daily | monthly
     time_zone: str = "UTC"
+
+
+class StoreKind(StrEnum):
+    """Where quotas are counted."""
+
+    MEMORY = "memory"  # in this process; for one process
+    REDIS = "redis"
+
+
+class OnStoreFailure(StrEnum):
+    """What a request that has a quota gets while the store does not answer."""
+
+    BOUNDED_LOCAL = "bounded_local"  # each process counts for itself, within limit / `gateways.max`
+    OPEN = "open"  # everything passes, counted afterwards
+    CLOSED = "closed"  # everything is refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisStore:
+    """How to reach the store. File names are absolute; the passwords in them are read when connecting."""
+
+    url: str  # redis:// or rediss://, without credentials
+    username: str | None = None
+    password_file: str | None = None
+    ca_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyService:
+    """The service that gateways ask about quotas (Envoy's rate limit service)."""
+
+    address: str = "127.0.0.1"
+    port: int = 18001
+    store: StoreKind = StoreKind.MEMORY
+    redis: RedisStore | None = None
+    timeout_s: float = 0.02  # of one question to the store
+    on_store_failure: OnStoreFailure = OnStoreFailure.BOUNDED_LOCAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +270,7 @@ class Tenant:
     shares: Mapping[str, TenantShare] = field(default_factory=dict)  # by `model` or `model:version`
     models: tuple[str, ...] | None = None  # None: every model; else names or `model:version`
     quotas: tuple[Quota, ...] = ()
+    on_store_failure: OnStoreFailure | None = None  # None: as `PolicyService` says
     ref: SourceRef = SourceRef(file="", line=0)
 
 
@@ -343,3 +381,9 @@ class Policy:
     default_tenant: str | None = None
     cors_allow_origins: tuple[str, ...] = ()
     server: ServerPolicy = field(default_factory=ServerPolicy)
+    policy_service: PolicyService = field(default_factory=PolicyService)
+
+    @property
+    def has_quotas(self) -> bool:
+        """Whether any tenant has one, so that gateways have something to ask the policy service."""
+        return any(tenant.quotas for tenant in self.tenants)

@@ -307,6 +307,23 @@ def test_quotas_are_kept(directory: Directory) -> None:
     )
 
 
+def test_a_quota_may_name_a_version_that_only_one_model_has(directory: Directory) -> None:
+    directory.tenant("acme", tenant("acme", "quotas: {monthly: [{model_version: v1, tokens: 5}]}"))
+    (quota,) = policy_of(directory).tenants[0].quotas
+    assert (quota.model_version, quota.period) == ("chat:v1", "monthly")
+
+
+def test_the_policy_service_is_kept(directory: Directory) -> None:
+    service = "{store: redis, redis: {url: 'redis://cache:6379', password_file: pw}, timeout_ms: 10}"
+    directory.change_main("routes:\n", f"policy: {service}\nroutes:\n")
+    directory.tenant("acme", tenant("acme", "on_store_failure: closed"))
+    policy = policy_of(directory)
+    assert (policy.policy_service.store, policy.policy_service.timeout_s) == ("redis", 0.01)
+    assert policy.policy_service.redis is not None
+    assert policy.policy_service.redis.password_file == str(directory.path / "pw")
+    assert policy.tenants[0].on_store_failure == "closed"
+
+
 def shuffled(value: Any, random_: random.Random) -> Any:
     """`value` with every mapping in another order."""
     if isinstance(value, dict):

@@ -87,7 +87,6 @@ def test_guarantees_near_the_base_rate_are_a_warning(directory: Directory) -> No
         ("limits: {tokens: 100, window_seconds: 1, burst: 200}", "limits[0].burst", "larger than the window"),
         ("limits: {tokens: 101, window_seconds: 1}", "limits[0].tokens", "more than a model version"),
         ("limits: {tokens: 60, window_seconds: 60, unit: llm_token}", "limits[0].unit", "not enforced yet"),
-        ("quotas: {daily: [{model_version: v1, tokens: 5}]}", "quotas", "not enforced yet"),
     ],
 )
 def test_what_probably_is_not_meant_is_a_warning(
@@ -252,3 +251,26 @@ def test_more_limits_than_a_rate_can_be_split_into_are_a_warning(directory: Dire
     directory.tenant("many", f"tenants:\n{many}")
     problem = find(directory.load(), path="models.chat.versions.v2", message="too slow to be enforced")
     assert problem.severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("policy", "path", "message", "severity"),
+    [
+        ("{store: redis}", "policy.redis", "is missing", "error"),
+        ("{redis: {url: 'redis://cache:6379'}}", "policy.redis", "not used", "warning"),
+        ("{store: redis, redis: {url: 'redis://me:pw@cache'}}", "policy.redis.url", "credentials", "error"),
+        ("{store: redis, redis: {url: 'cache:6379'}}", "policy.redis.url", "not the URL", "error"),
+        (
+            "{store: redis, redis: {url: 'redis://c', password_file: none}}",
+            "policy.redis.password_file",
+            "no such file",
+            "warning",
+        ),
+        ("{port: 18000}", "policy.port", "also the port of `xds`", "error"),
+    ],
+)
+def test_what_is_wrong_with_the_policy_service_is_named(
+    directory: Directory, policy: str, path: str, message: str, severity: str
+) -> None:
+    directory.change_main("routes:\n", f"policy: {policy}\nroutes:\n")
+    assert find(directory.load(), path=path, message=message).severity == severity

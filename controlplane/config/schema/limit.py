@@ -96,16 +96,18 @@ Windows = Annotated[list[Window], BeforeValidator(_one_or_list, json_schema_inpu
 
 
 class QuotaLine(Section):
-    """LLM tokens of one model version in one period."""
+    """LLM tokens of one model version in one period. Versions are independent of each other."""
 
-    model_version: PlainText = Field(description="`model:version`.", examples=["chat:v2"])
-    tokens: Annotated[int, Field(ge=0, le=9_007_199_254_740_992)] = Field(
-        description="LLM tokens per period.", examples=[500000]
+    model_version: PlainText = Field(
+        description="`model:version`, or a version that only one model has.", examples=["chat:v2"]
+    )
+    tokens: Annotated[int, Field(ge=0, le=9_007_199_254_740_991)] = Field(
+        description="LLM tokens per period, prompt and answer. 0 refuses everything.", examples=[500000]
     )
 
 
 class Quotas(Section):
-    """Quotas per calendar period. Read, checked and kept, but not enforced yet (a warning says so)."""
+    """LLM tokens per calendar period. A request is refused when any of its quotas has too little left."""
 
     daily: list[QuotaLine] = Field([], description="Per calendar day.")
     monthly: list[QuotaLine] = Field([], description="Per calendar month.")

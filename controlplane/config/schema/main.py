@@ -17,7 +17,7 @@ from controlplane.config.schema.scalar import (
     ShortName,
     TenantId,
 )
-from controlplane.config.schema.server import Admin, Cors, Gateways, Listener, Xds
+from controlplane.config.schema.server import Admin, Cors, Gateways, Listener, PolicyServer, Xds
 from controlplane.config.schema.signal import Signals
 from controlplane.config.schema.upstream import Models, Slo
 
@@ -59,6 +59,7 @@ class MainFile(Section):
     cors: Cors = Field(Cors(), description="Browsers of other origins.")
     admin: Admin = Field(Admin(), description="Tidegate's own HTTP server.")
     xds: Xds = Field(Xds(), description="Tidegate's server for Envoys.")
+    policy: PolicyServer = Field(PolicyServer(), description="The service that counts quotas.")
     signals: Signals = Field(Signals(), description="Where numbers come from.")
     identity: Identity = Field(Identity(), description="JWT providers.")
     default_tenant: TenantId | None = Field(

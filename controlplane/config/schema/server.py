@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from controlplane.config.schema.scalar import AnyPort, Count, FilePath, Host, Origin, Port, Section, Url
+from controlplane.config.schema.scalar import (
+    AnyPort,
+    Count,
+    FilePath,
+    Host,
+    Origin,
+    PlainText,
+    Port,
+    Section,
+    Url,
+    refusal,
+)
 
 
 class Listener(Section):
@@ -67,6 +79,52 @@ class Xds(Section):
     address: Host = Field("127.0.0.1", description="Address to listen on.")
     port: AnyPort = Field(18000, description="Port to listen on; 0: a free one.")
     tls: Tls | None = Field(None, description="Certificates. Without them the server speaks plain text.")
+
+
+def _redis_url(value: str) -> str:
+    if not re.fullmatch(r"rediss?://[^\s/?#]+(/[0-9]{1,3})?", value):
+        raise refusal("not the URL of a Redis", "redis://HOST:PORT/DATABASE, or rediss:// for TLS")
+    if "@" in value:
+        raise refusal("has credentials in it", "`username` and `password_file` beside a URL without them")
+    return value
+
+
+OnStoreFailure = Literal["bounded_local", "open", "closed"]
+
+
+class Redis(Section):
+    """A Redis (6.2 or newer) or Valkey that counts quotas."""
+
+    url: Annotated[str, AfterValidator(_redis_url)] = Field(
+        description="`redis://HOST:PORT/DATABASE`, or `rediss://` for TLS.", examples=["redis://redis:6379/0"]
+    )
+    username: PlainText | None = Field(None, description="ACL user. Default: the default user.")
+    password_file: FilePath | None = Field(None, description="File with the password.")
+    ca_file: FilePath | None = Field(
+        None, description="CA of the server's certificate, PEM; for `rediss://`."
+    )
+
+
+class PolicyServer(Section):
+    """The service that Envoys ask about quotas. `tidegate serve` runs it when a tenant has a quota;
+    `tidegate policy` runs it alone, in any number of processes with `store: redis`."""
+
+    address: Host = Field("127.0.0.1", description="Address to listen on, and where Envoys find it.")
+    port: AnyPort = Field(18001, description="Port to listen on; 0: a free one.")
+    store: Literal["memory", "redis"] = Field(
+        "memory",
+        description="Where quotas are counted. `memory` is for one process and forgets when it ends.",
+    )
+    redis: Redis | None = Field(None, description="The store, for `store: redis`.")
+    timeout_ms: Annotated[int, Field(ge=1, le=1000)] = Field(
+        20, description="Longest wait for one answer of the store, milliseconds."
+    )
+    on_store_failure: OnStoreFailure = Field(
+        "bounded_local",
+        description="While the store does not answer: each process counts for itself within limit / "
+        "`gateways.max` (`bounded_local`), everything passes (`open`), or everything with a quota is "
+        "refused (`closed`).",
+    )
 
 
 class Cors(Section):

@@ -17,6 +17,7 @@ from controlplane.config.schema.scalar import (
     TenantId,
     refusal,
 )
+from controlplane.config.schema.server import OnStoreFailure
 
 Weight = Annotated[float, Field(gt=0, le=1e6)]
 
@@ -93,7 +94,10 @@ class TenantFile(Share):
     )
     limits: Windows = Field([], description="Limits per window, for this tenant alone.")
     per_route_rate_limit: Windows = Field([], description="The same as `limits`; one, or a list.")
-    quotas: Quotas = Field(Quotas(), description="Quotas per calendar period; not enforced yet.")
+    quotas: Quotas = Field(Quotas(), description="LLM tokens per calendar day and month.")
+    on_store_failure: OnStoreFailure | None = Field(
+        None, description="Above `policy.on_store_failure` of the main file."
+    )
 
 
 class TenantList(Section):
