@@ -25,9 +25,11 @@ from controlplane.serve.redact import NONE, redact_all
 from controlplane.serve.view import Moment, View
 
 MAX_BODY_BYTES = 16 * 1024
+REASON_CHARS_MAX = 200
 PAGE = 500
 PAGE_AT_MOST = 10_000
 CHANGES = 100
+DIGITS_MAX = 9  # of a number in a query
 
 
 class Problem(Exception):
@@ -176,7 +178,8 @@ class _Admin:
                 "switches are off: no admin.token_file is configured for this control plane",
             )
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        same = hmac.compare_digest(given.strip().encode(), expected.encode())
+        # aiohttp reads bytes that are no UTF-8 as lone surrogates.
+        same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), expected.encode())
         if scheme.lower() != "bearer" or not same:
             raise Problem(
                 HTTPStatus.UNAUTHORIZED,
@@ -187,11 +190,7 @@ class _Admin:
     def digests(self) -> frozenset[str]:
         """The SHA-256 digests of every API key in force, to recognise a key that strayed into a text."""
         policy = self._view.policy()
-        return (
-            frozenset(digest for tenant in policy.tenants for digest in tenant.key_digests)
-            if policy
-            else NONE
-        )
+        return NONE if policy is None else key_digests(policy)
 
     def _answer(self, document: Document, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
         return _json_response(redact_all(document, self.digests()), status)
@@ -220,8 +219,9 @@ def _errors_answered(digests: Callable[[], frozenset[str]]) -> Any:
 
 
 def _json_response(document: Document, status: HTTPStatus) -> web.Response:
-    body = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return web.Response(text=body + "\n", status=status, content_type="application/json")
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+    body = text.encode("utf-8", "replace")  # a file's name may hold what is no UTF-8
+    return web.Response(body=body, status=status, content_type="application/json", charset="utf-8")
 
 
 def _not_yet(message: str) -> Problem:
@@ -238,7 +238,7 @@ def _wanted(request: web.Request, name: str) -> str:
 
 def _whole_number(request: web.Request, name: str, default: int, at_most: int) -> int:
     text = request.query.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= at_most):
+    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX and 1 <= int(text) <= at_most):
         message = f"`{name}` must be a whole number from 1 to {at_most}"
         raise Problem(HTTPStatus.BAD_REQUEST, "invalid_parameter", message, field=name)
     return int(text)
@@ -246,7 +246,7 @@ def _whole_number(request: web.Request, name: str, default: int, at_most: int) -
 
 async def _json_object(request: web.Request) -> Mapping[str, Any]:
     try:
-        body = json.loads(await request.text())
+        body = json.loads(await request.read())  # UTF-8, whatever charset the client claims
     except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):
@@ -255,8 +255,11 @@ async def _json_object(request: web.Request) -> Mapping[str, Any]:
 
 
 def _reason(body: Mapping[str, Any]) -> str:
+    """Why a switch was flipped. It goes to logs and terminals, so it is one line that can be printed."""
     reason = body.get("reason", "")
-    return reason[:200] if isinstance(reason, str) else ""
+    if not isinstance(reason, str):
+        return ""
+    return "".join(char if char.isprintable() else " " for char in reason[:REASON_CHARS_MAX]).strip()
 
 
 def _caller(request: web.Request) -> str:

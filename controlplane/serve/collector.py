@@ -37,6 +37,13 @@ class Totals:
     would_limit: dict[KeyLabels, float] = field(default_factory=dict)
     by_rule: dict[tuple[str, str, str, str], float] = field(default_factory=dict)  # key labels and rule
 
+    def keep(self, labels: frozenset[KeyLabels]) -> None:
+        """Drop what a reload took away: tenants come and go, and must not pile up."""
+        for name in TRAFFIC:
+            totals: dict[KeyLabels, float] = getattr(self, name)
+            setattr(self, name, {at: total for at, total in totals.items() if at in labels})
+        self.by_rule = {ruled: total for ruled, total in self.by_rule.items() if ruled[:3] in labels}
+
 
 class ViewCollector(Collector):
     """Gauges of a running control plane."""
@@ -54,6 +61,7 @@ class ViewCollector(Collector):
         if self._known is None or self._known[0] is not policy:
             own = zip((key.id for key in policy.keys), self._labels(policy), strict=True)
             self._known = policy, dict(own)
+            self._totals.keep(frozenset(self._known[1].values()))
         for key_id, seen in observation.traffic.items():
             if labels := self._known[1].get(key_id):
                 self._add(labels, seen, seconds)
@@ -176,22 +184,8 @@ _POOL_GAUGES: tuple[tuple[str, str, Callable[[PoolDecision], float | None]], ...
 
 def _pools(moment: Moment) -> Iterator[Metric]:
     pools = sorted(moment.decision.pools.items())
-    for name, text, values in (
-        ("tidegate_pool_rate_per_second", "Enforced.", [(id, p.rate_per_s) for id, p in pools]),
-        (
-            "tidegate_pool_target_per_second",
-            "Wanted by the curve.",
-            [(id, p.target_per_s) for id, p in pools],
-        ),
-        ("tidegate_pool_base_rate_per_second", "At factor 1.", [(id, p.base_rate_per_s) for id, p in pools]),
-        ("tidegate_pool_factor_ratio", "Of the base rate.", [(id, p.factor) for id, p in pools]),
-        (
-            "tidegate_pool_utilisation_ratio",
-            "What entered the curve.",
-            [(id, None if p.utilisation_percent is None else p.utilisation_percent / 100) for id, p in pools],
-        ),
-    ):
-        yield _gauges(name, text, ("model_version",), [((id,), value) for id, value in values])
+    for name, text, of in _POOL_GAUGES:
+        yield _gauges(name, text, ("model_version",), [((id,), of(pool)) for id, pool in pools])
     states = [((id,), pool.state) for id, pool in pools]
     yield _states("tidegate_pool_state", "How the rate came about.", states, ("model_version",), PoolState)
 

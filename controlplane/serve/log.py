@@ -1,15 +1,18 @@
 """Events in, one JSON object a line out: on stderr, for people with `jq` and for log pipelines.
 
 Every line has `event`, `level` and `at` (UTC). Secrets are taken out of every field before it is written,
-as a last line of defence. What libraries log joins the same stream.
+as a last line of defence. What libraries log joins the same stream. A stream that cannot be written to (a
+closed pipe, a full disk) costs the lines and nothing else: limits are not judged worse for want of a log.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 from collections.abc import Callable, MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -46,7 +49,7 @@ def make_logger(
         return safe
 
     logger: Logger = structlog.wrap_logger(
-        structlog.WriteLogger(stream),
+        structlog.WriteLogger(_Patient(stream)),
         processors=[
             structlog.stdlib.add_log_level,
             structlog.processors.format_exc_info,
@@ -59,6 +62,23 @@ def make_logger(
         cache_logger_on_first_use=True,
     )
     return logger
+
+
+class _Patient(io.StringIO):
+    """Writes to a stream that may be gone or full: then a line is lost, and nothing else."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):  # ValueError: the stream was closed
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 def _json(event: EventDict, **_options: Any) -> str:

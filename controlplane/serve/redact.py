@@ -76,4 +76,4 @@ def _is_key(word: str, digests: AbstractSet[str]) -> bool:
     starts = [0, *(mark.end() for mark in marks)]
     ends = [len(word), *(mark.start() for mark in marks)]
     parts = {word[start:end] for start in starts for end in ends if end - start >= KEY_LENGTH_AT_LEAST}
-    return any(hashlib.sha256(part.encode()).hexdigest() in digests for part in parts)
+    return any(hashlib.sha256(part.encode("utf-8", "replace")).hexdigest() in digests for part in parts)

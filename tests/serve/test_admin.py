@@ -1,3 +1,4 @@
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -306,3 +307,42 @@ async def test_documents_are_valid_json_with_hostile_numbers(opened: Open) -> No
     view.tick.decision.rate_per_s[:] = float("inf")  # type: ignore[union-attr]
     text = await (await (await opened(view)).get("/v1/decisions")).text()
     assert json.loads(text, parse_constant=pytest.fail)["keys"][0]["rate_per_s"] is None
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "1.5", "10001", "000000001999999", "9" * 5000, "١"])
+async def test_a_page_size_that_is_none_is_refused(opened: Open, limit: str) -> None:
+    client = await opened(FakeView.running())
+    answer = await document(client, f"/v1/decisions?limit={limit}", status=400)
+    assert answer["error"]["code"] == "invalid_parameter"
+
+
+async def test_a_token_that_is_no_utf8_is_a_wrong_token(opened: Open) -> None:
+    client = await opened(FakeView.running())
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(
+        b"POST /v1/freeze HTTP/1.1\r\nhost: x\r\nauthorization: Bearer \xff\xfe\r\ncontent-length: 0\r\n\r\n"
+    )
+    assert (await reader.readline()).split()[1] == b"401"
+    writer.close()
+
+
+async def test_the_reason_of_a_switch_can_always_be_shown(opened: Open) -> None:
+    view = FakeView.running()
+    client = await opened(view)
+    body = b'{"on": true, "reason": "\\ud800 a\\nb \\u001b[2J"}'
+    response = await client.post("/v1/freeze", data=body, headers=bearer(TOKEN))
+    assert response.status == 200
+    assert (await response.json())["reason"] == "a b  [2J"
+    await document(client, "/v1/control")
+
+
+async def test_a_claimed_charset_changes_nothing(opened: Open) -> None:
+    client = await opened(FakeView.running())
+    headers = bearer(TOKEN) | {"content-type": "application/json; charset=nonsense"}
+    response = await client.post("/v1/freeze", data=b'{"on": true}', headers=headers)
+    assert response.status == 200
+
+
+async def test_a_file_name_that_is_no_utf8_can_be_shown(opened: Open) -> None:
+    client = await opened(FakeView.running(config=ConfigStatus(files=("tenants/\udcff.yaml",))))
+    assert (await document(client, "/v1/config"))["files"] == ["tenants/?.yaml"]

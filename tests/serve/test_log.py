@@ -127,3 +127,12 @@ def test_no_secret_is_ever_written(secret: str) -> None:
     except ValueError as error:
         written.logger.error("failed", exc_info=error, error=str(error))
     assert secret not in written.text
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError(), ValueError()])
+def test_a_line_that_cannot_be_written_is_lost_and_nothing_else(error: Exception) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise error
+
+    make_logger(Full(), clock=lambda: 0.0).info("x")

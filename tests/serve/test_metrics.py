@@ -161,3 +161,20 @@ def test_events_are_counted_in_base_units() -> None:
 
 def test_the_promised_reaction_times_are_bucket_boundaries() -> None:
     assert {0.005, 0.1, 0.8, 2.0} <= set(ACK_BUCKETS_S)
+
+
+def test_the_counters_of_tenants_that_left_are_dropped() -> None:
+    registry = CollectorRegistry()
+    collector = ViewCollector(FakeView.running())
+    registry.register(collector)
+    for number in range(50):
+        of = policy(tenants=(f"t{number}", "acme"))
+        traffic = {key.id: KeyTraffic(offered_per_s=1.0, by_rule={"adaptive": 1.0}) for key in of.keys}
+        collector.count_traffic(of, Observation(now_s=NOW_S, loads={}, traffic=traffic), 1.0)
+    series = scraped(registry)
+    at = {"route": "chat", "tenant": "acme", "model_version": "chat:v1"}
+    assert value(series, "tidegate_offered_total", **at) == 50.0
+    offered = [
+        labels for name, labels in series if name in ("tidegate_offered_total", "tidegate_over_limit_total")
+    ]
+    assert len(offered) == 2 * len(policy(tenants=("t49", "acme")).keys)
