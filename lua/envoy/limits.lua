@@ -1,7 +1,8 @@
 -- A request with a tenant -> its pool, its price and its colours; its answer -> counters and honest headers.
 -- POLICY (changes with the files): routes, served, tenants, profiles, priority, shapes, windows. TICK (changes with the
 -- load): gateways, costs, failures. The price travels to the rate limiter as dynamic metadata: class, key and cost
--- of up to three slots, the shortest burst first, because a refusal ends the charging there.
+-- of up to three slots, the shortest burst first, because a refusal ends the charging there. So do, where the
+-- tenant has a quota, the tokens to `reserve` now and those to `settle` at the end of the stream, whatever ends it.
 local METADATA = "tg"
 local BODY_METADATA = "tg.body"
 local COST_DIGITS = 10
@@ -9,12 +10,16 @@ local COST_MAX = 1000000000
 local UNITS_PER_S = 1000000
 local DEFAULT_MAX_TOKENS = 256 -- assumed where a request names no max_tokens
 local BYTES_PER_TOKEN = 4
+local TOKENS_MAX = 1000000000
+local NOTHING = "" -- no number: Envoy asks nothing
+local METERED = 49 -- "1"
 
-local sub, floor, ceil, max, min = string.sub, math.floor, math.ceil, math.max, math.min
+local byte, sub, floor, ceil, max, min = string.byte, string.sub, math.floor, math.ceil, math.max, math.min
 
 local NOT_READY = answer.UNAVAILABLE
 local NO_MODEL = answer.refusal("400", "invalid_request_error", "missing_model", "The request names no model.")
-local BAD_BODY = answer.refusal("400", "invalid_request_error", "invalid_json", "The body is not valid JSON.")
+local BAD_BODY = answer.refusal("400", "invalid_request_error", "invalid_json",
+  "The body is not valid JSON, or its content type is not application/json.")
 local NOT_ALLOWED = answer.refusal("403", "invalid_request_error", "model_not_allowed",
   "Your account may not use this model on this path.")
 local UNKNOWN = {}
@@ -26,14 +31,17 @@ end
 -- Handles of Envoy's statistics by name. The names come from the tables above, never from a client.
 local counters, histograms = {}, {}
 
-local function count(handle, labels, outcome)
-  local name = "tg_requests~" .. labels .. "~" .. outcome
+local function increment(handle, name)
   local counter = counters[name]
   if counter == nil then
     counter = handle:stats():counter(name)
     counters[name] = counter
   end
   counter:inc()
+end
+
+local function count(handle, labels, outcome)
+  increment(handle, "tg_requests~" .. labels .. "~" .. outcome)
 end
 
 local function observe_ms(handle, pool, elapsed_ms)
@@ -86,21 +94,43 @@ local function fixed_width(text, index, width)
   return tonumber(sub(text, index * width + 1, (index + 1) * width))
 end
 
-local function estimated_tokens(handle)
-  local bytes = tonumber((handle:headers():get("content-length"))) or 0
+-- A body without a length was held for its model name already, so asking for it waits for nothing.
+local function body_bytes(handle, route)
+  local bytes = tonumber((handle:headers():get("content-length")))
+  if bytes == nil and route.from == "body" then
+    local body = handle:body()
+    bytes = body and body:length()
+  end
+  return bytes or 0
+end
+
+-- Servers differ in which of these they obey: the largest counts.
+local function answer_tokens(body)
+  local most
+  for _, name in ipairs({ "max_tokens", "max_completion_tokens", "max_output_tokens" }) do
+    local tokens = body and tonumber(body[name])
+    if tokens and tokens >= 0 then
+      most = max(most or 0, tokens)
+    end
+  end
+  return most or DEFAULT_MAX_TOKENS
+end
+
+-- LLM tokens of the prompt and of the answer, at most, before anybody has counted them.
+local function estimated_tokens(handle, route)
   local body = handle:streamInfo():dynamicMetadata():get(BODY_METADATA)
-  local answer_tokens = body and tonumber(body.max_tokens) or DEFAULT_MAX_TOKENS
-  return ceil(bytes / BYTES_PER_TOKEN) + answer_tokens
+  return min(TOKENS_MAX, ceil(body_bytes(handle, route) / BYTES_PER_TOKEN)), min(TOKENS_MAX, answer_tokens(body))
 end
 
 -- Cost units of this request in window `w`. One that asks for more than the bucket holds pays for a full bucket:
 -- otherwise it would wait for ever.
-local function window_cost(handle, w)
+local function window_cost(handle, w, route)
   local windows = POLICY.windows
   local cost = windows.cost[w]
   if windows.per_token[w] then
     local depth = tonumber(windows.class[w]) * UNITS_PER_S / TICK.gateways
-    cost = cost >= COST_MAX and cost or min(floor(cost * estimated_tokens(handle) + 0.5), floor(depth))
+    local input, output = estimated_tokens(handle, route)
+    cost = cost >= COST_MAX and cost or min(floor(cost * (input + output) + 0.5), floor(depth))
   end
   return max(1, min(COST_MAX, cost))
 end
@@ -137,13 +167,20 @@ local function charge(handle, metadata, index, id, tenant, pool, route)
     if w == 0 then
       class, key, cost = shapes.class[shape], "a|" .. id, fixed_width(TICK.costs, index, COST_DIGITS)
     else
-      class, key, cost = POLICY.windows.class[w], window_key(w, tenant, pool, route), window_cost(handle, w)
+      class, key, cost = POLICY.windows.class[w], window_key(w, tenant, pool, route), window_cost(handle, w, route)
     end
     metadata:set(METADATA, "c" .. slot, class)
     metadata:set(METADATA, "k" .. slot, key)
     metadata:set(METADATA, "u" .. slot, cost)
   end
   metadata:set(METADATA, "shape", shape)
+end
+
+-- Until something better is known, `settle` is what a client who leaves now has cost: its prompt.
+local function reserve(handle, metadata, route)
+  local input, output = estimated_tokens(handle, route)
+  metadata:set(METADATA, "reserve", max(1, min(TOKENS_MAX, ceil(input + output))))
+  metadata:set(METADATA, "settle", max(1, input))
 end
 
 local function colour(headers, name, pool, tenant)
@@ -186,6 +223,9 @@ local function price(handle)
       return NOT_ALLOWED
     end
     charge(handle, metadata, index, name .. "|" .. tenant .. "|" .. pool, tenant, pool, route)
+    if byte(POLICY.metered, index + 1) == METERED then
+      reserve(handle, metadata, route)
+    end
     metadata:set(METADATA, "outcome", "admitted")
     count(handle, name .. "~" .. tenant .. "~" .. pool, "offered")
   end
@@ -226,6 +266,65 @@ local function time_first_byte(handle, seen)
   end
 end
 
+local function settle(handle, tokens)
+  handle:streamInfo():dynamicMetadata():set(METADATA, "settle", tokens)
+end
+
+-- What the answer costs, as far as it is known at each piece: Envoy settles whenever the stream ends, and then no
+-- script runs. A stream that is cut off has cost its prompt and what came; an answer without usage its reservation.
+local function account(handle, seen)
+  local reader = usage.reader(handle:headers())
+  local told = seen.settle
+  local prompt = told
+  local first = true
+  if reader == nil or reader.emitted == nil then
+    told = seen.reserve
+    settle(handle, told)
+  end
+  for piece in handle:bodyChunks() do
+    local length = piece:length()
+    if length > 0 then
+      if first then
+        first = false
+        observe_ms(handle, seen.model_version, max(0, handle:timestamp() - seen.started_ms))
+      end
+      if reader == nil then
+        break
+      end
+      if not pcall(reader.feed, reader, piece:getBytes(0, length)) then
+        reader = nil
+        settle(handle, seen.reserve)
+        break
+      end
+      local tokens = reader.total
+        or reader.emitted == nil and seen.reserve
+        or (reader.input or prompt) + reader.emitted
+      if tokens ~= told then
+        told = tokens
+        settle(handle, tokens)
+      end
+    end
+  end
+  if reader ~= nil then
+    pcall(reader.finish, reader)
+  end
+  if reader == nil or reader.total == nil then
+    settle(handle, seen.reserve)
+    increment(handle, "tg_usage~" .. seen.model_version .. "~missing")
+  elseif reader.total ~= told then
+    settle(handle, reader.total)
+  end
+  if reader ~= nil and reader.odd then
+    increment(handle, "tg_usage~" .. seen.model_version .. "~odd")
+  end
+end
+
+-- Whether a model server did what it was asked to. Over gRPC an error may come with a status of 200.
+local function succeeded(headers)
+  local grpc_status = headers:get("grpc-status")
+  return sub(headers:get(":status"), 1, 1) == "2" and (grpc_status == nil or grpc_status == "0")
+end
+
 -- `slot` is the limit that bound: the rule that an operator asks about.
 local function note(handle, seen, outcome, slot)
   handle:streamInfo():dynamicMetadata():set(METADATA, "outcome", outcome)
@@ -237,15 +336,29 @@ function envoy_on_request(handle)
   answer.guard(handle, price)
 end
 
--- Our own 429. The router stamps whatever comes from a model server, which might carry the mark as well.
-local function is_ours(headers)
-  return headers:get("x-tidegate-limited") ~= nil and headers:get("x-envoy-upstream-service-time") == nil
+-- Takes the mark of our own 429 off. The router stamps whatever comes from a model server, which might carry it too.
+local function take_mark(headers, name)
+  if headers:get(name) == nil then
+    return false
+  end
+  headers:remove(name)
+  return headers:get("x-envoy-upstream-service-time") == nil
+end
+
+-- Body and headers are the policy service's own, but for what a gRPC client reads.
+local function out_of_quota(handle, seen)
+  local headers = handle:headers()
+  settle(handle, NOTHING)
+  note(handle, seen, "limited", { name = "quota" })
+  if headers:get("grpc-status") ~= nil then
+    headers:replace("grpc-message", "quota used up")
+  end
 end
 
 function envoy_on_response(handle)
   local headers = handle:headers()
-  local limited = is_ours(headers)
-  headers:remove("x-tidegate-limited")
+  local limited = take_mark(headers, "x-tidegate-limited")
+  local over_quota = take_mark(headers, "x-tidegate-quota")
   local seen = handle:streamInfo():dynamicMetadata():get(METADATA)
   if seen == nil or seen.model_version == nil then
     return -- refused earlier, or answered without a model
@@ -257,12 +370,21 @@ function envoy_on_response(handle)
       local slot = denial.binding(slots_of(seen), depth, left, TICK.gateways)
       note(handle, seen, limited and "limited" or "would_limit", slot)
       if limited then
+        if seen.reserve ~= nil then
+          settle(handle, NOTHING)
+        end
         denial.shape(handle, slot, left, TICK.gateways)
         return
       end
     end
   end
-  if headers:get(":status") == "200" then
+  if over_quota then
+    out_of_quota(handle, seen)
+  elseif seen.reserve ~= nil and succeeded(headers) then
+    account(handle, seen)
+  elseif seen.reserve ~= nil then
+    settle(handle, 0)
+  elseif headers:get(":status") == "200" then
     time_first_byte(handle, seen)
   end
 end
