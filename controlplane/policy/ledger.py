@@ -1,0 +1,194 @@
+"""One account in memory: what `lua/redis/quota.lua` keeps in Redis, as plain Python. Time is an argument.
+
+Both are the same machine; the tests run the same cases on both.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from controlplane.policy.calendar import Window, window
+from controlplane.policy.quota import Account, Balance, Verdict
+from controlplane.policy.store import KEEP_S, REFUSED_KEEP_S, Outcome, Reservation, Settled, Settlement
+
+SETTLED_KEPT = 16  # attempts of one request id, against replays
+
+
+@dataclass(slots=True, kw_only=True)
+class Counter:
+    """What one window has seen, in tokens."""
+
+    end_s: float
+    used: int = 0
+    reserved: int = 0
+    granted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """One reservation in flight, and the windows it was taken out of."""
+
+    expires_s: float
+    tokens: int
+    windows: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Record:
+    """What is known of one request id."""
+
+    expires_s: float
+    attempts: dict[str, Lease] = field(default_factory=dict)  # not settled yet, oldest first
+    settled: deque[str] = field(default_factory=lambda: deque(maxlen=SETTLED_KEPT))
+    refused: int = 0  # attempts refused whose settlement did not come yet
+    ahead: int = 0  # settlements that came without a reservation
+
+
+class Ledger:
+    """Counters, leases and known requests of one account."""
+
+    def __init__(self, lease_s: float) -> None:
+        self.lease_s = lease_s
+        self.counters: dict[str, Counter] = {}
+        self.leases: dict[str, Lease] = {}
+        self.records: dict[str, Record] = {}
+        self._expiring: list[tuple[float, str]] = []  # leases
+        self._forgetting: list[tuple[float, str]] = []  # records
+
+    def reserve(self, account: Account, ask: Reservation, now_s: float) -> Verdict:
+        """Take the estimate out of every quota, or out of none."""
+        self._sweep(now_s)
+        record = self.records.get(ask.request)
+        balances = self.show(account, now_s)
+        if record is not None and (ask.attempt in record.attempts or ask.attempt in record.settled):
+            return Verdict(admitted=True, balances=balances, now_s=now_s)
+        if ask.is_transfer and record is not None and record.ahead:
+            record.ahead -= 1
+            record.settled.append(ask.attempt)
+            return Verdict(admitted=True, balances=balances, now_s=now_s)
+        fits = all(balance.fits(ask.tokens) for balance in balances)
+        if fits or ask.forced:
+            self._lease(ask, tuple(_name(balance) for balance in balances), now_s)
+            balances = self.show(account, now_s)
+        else:
+            self._record(ask.request, now_s + REFUSED_KEEP_S, now_s).refused += 1
+        return Verdict(admitted=fits, balances=balances, now_s=now_s)
+
+    def settle(self, account: Account, ask: Settlement, now_s: float) -> Outcome:
+        """Put real usage in the place of a reservation, once."""
+        self._sweep(now_s)
+        settled = self._settle(account, ask, now_s)
+        return Outcome(settled=settled, balances=self.show(account, now_s))
+
+    def show(self, account: Account, now_s: float) -> tuple[Balance, ...]:
+        """Every quota of the account in its window of now."""
+        self._sweep(now_s)
+        balances = []
+        for line in account.lines:
+            current = window(now_s, line.period, line.time_zone)
+            counter = self._counter(line.period, current, now_s)
+            balances.append(
+                Balance(
+                    line=line,
+                    window=current,
+                    used_tokens=counter.used,
+                    reserved_tokens=counter.reserved,
+                    granted_tokens=counter.granted,
+                )
+            )
+        return tuple(balances)
+
+    def adjust(self, account: Account, period: str, grant_tokens: int | None, now_s: float) -> None:
+        """Grant, or forget what was used."""
+        for balance in self.show(account, now_s):
+            if balance.line.period == period:
+                counter = self.counters[_name(balance)]
+                if grant_tokens is None:
+                    counter.used = 0
+                else:
+                    counter.granted += grant_tokens
+
+    def _settle(self, account: Account, ask: Settlement, now_s: float) -> Settled:
+        record = self.records.get(ask.request)
+        if record is None:
+            self._charge(self._windows(account, ask, now_s), ask.tokens)
+            self._record(ask.request, now_s + 2 * self.lease_s, now_s).ahead += 1
+            return Settled.UNRESERVED
+        if record.attempts:
+            attempt = next(iter(record.attempts))
+            lease = record.attempts.pop(attempt)
+            record.settled.append(attempt)
+            if self.leases.pop(attempt, None) is None:
+                self._charge(lease.windows, ask.tokens - lease.tokens)
+                return Settled.LATE
+            self._move(lease, ask.tokens)
+            return Settled.SETTLED
+        if record.refused:
+            record.refused -= 1
+            return Settled.REFUSED
+        return Settled.DUPLICATE
+
+    def _windows(self, account: Account, ask: Settlement, now_s: float) -> list[str]:
+        named = dict(ask.windows)
+        names = []
+        for line in account.lines:
+            chosen = named.get(line.period) or window(now_s, line.period, line.time_zone)
+            self._counter(line.period, chosen, now_s)
+            names.append(f"{line.period}/{chosen.id}")
+        return names
+
+    def _lease(self, ask: Reservation, windows: tuple[str, ...], now_s: float) -> None:
+        lease = Lease(expires_s=now_s + self.lease_s, tokens=ask.tokens, windows=windows)
+        self.leases[ask.attempt] = lease
+        heapq.heappush(self._expiring, (lease.expires_s, ask.attempt))
+        for name in windows:
+            self.counters[name].reserved += ask.tokens
+        self._record(ask.request, now_s + 2 * self.lease_s, now_s).attempts[ask.attempt] = lease
+
+    def _record(self, request: str, expires_s: float, now_s: float) -> Record:
+        record = self.records.get(request)
+        if record is None:
+            record = self.records[request] = Record(expires_s=expires_s)
+        record.expires_s = max(record.expires_s, expires_s)
+        heapq.heappush(self._forgetting, (expires_s, request))
+        return record
+
+    def _counter(self, period: str, of: Window, now_s: float) -> Counter:
+        name = f"{period}/{of.id}"
+        counter = self.counters.get(name)
+        if counter is None:
+            ended = now_s - 2 * self.lease_s - KEEP_S
+            for old in [key for key, value in self.counters.items() if value.end_s < ended]:
+                del self.counters[old]
+            counter = self.counters[name] = Counter(end_s=of.end_s)
+        return counter
+
+    def _charge(self, windows: Iterable[str], tokens: int) -> None:
+        for name in windows:
+            if counter := self.counters.get(name):
+                counter.used = max(0, counter.used + tokens)
+
+    def _move(self, lease: Lease, tokens: int) -> None:
+        """Out of what is reserved, `tokens` into what was used."""
+        for name in lease.windows:
+            if counter := self.counters.get(name):
+                counter.reserved = max(0, counter.reserved - lease.tokens)
+        self._charge(lease.windows, tokens)
+
+    def _sweep(self, now_s: float) -> None:
+        while self._expiring and self._expiring[0][0] <= now_s:
+            lease = self.leases.pop(heapq.heappop(self._expiring)[1], None)
+            if lease is not None:
+                self._move(lease, lease.tokens)
+        while self._forgetting and self._forgetting[0][0] <= now_s:
+            request = heapq.heappop(self._forgetting)[1]
+            record = self.records.get(request)
+            if record is not None and record.expires_s <= now_s:
+                del self.records[request]
+
+
+def _name(balance: Balance) -> str:
+    return f"{balance.line.period}/{balance.window.id}"
