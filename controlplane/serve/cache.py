@@ -26,10 +26,12 @@ from controlplane.xds.exchange import (
     Variant,
     version_of,
 )
-from controlplane.xds.quarantine import Quarantine, Quarantined
+from controlplane.xds.offer import Offers, offers
+from controlplane.xds.quarantine import Quarantine, Quarantined, View
 from controlplane.xds.session import Session, SessionStatus
 
 BODIES_KEPT = 32
+OFFERS_KEPT = 32
 _WIRE: Mapping[Variant, ModuleType] = {Variant.DELTA: delta, Variant.SOTW: sotw}
 
 
@@ -163,6 +165,7 @@ class Cache:
         self._unsettled_since_s = 0.0
         self._waiters: list[asyncio.Future[None]] = []
         self._bodies: OrderedDict[tuple[str, ...], bytes] = OrderedDict()
+        self._offers: OrderedDict[int, tuple[View, Offers]] = OrderedDict()  # by the identity of the view
 
     # For the application
 
@@ -174,6 +177,8 @@ class Cache:
         self._published, self._published_at_s = snapshot, now_s
         self._quarantine.publish(snapshot)
         self._offer(now_s)
+        if self.settled:  # nobody wanted what changed
+            self._quarantine.forget()
 
     @property
     def ready(self) -> bool:
@@ -273,19 +278,29 @@ class Cache:
         stream.node = node
         self._hooks.on_connect(node)
         if self._published is not None:
-            view = self._quarantine.view(node_id)
-            self._send(stream, stream.session.publish(view.snapshot, now_s, view.withheld), now_s)
+            self._send(stream, stream.session.offer(self._offers_for(stream, node_id), now_s), now_s)
 
     def _offer(self, now_s: float) -> None:
         changed = False
         for stream in tuple(self._streams):
             if stream.node is not None:
-                view = self._quarantine.view(stream.node.id)
-                self._send(stream, stream.session.publish(view.snapshot, now_s, view.withheld), now_s)
+                made = self._offers_for(stream, stream.node.id)
+                self._send(stream, stream.session.offer(made, now_s), now_s)
                 changed |= self._accepted(stream, stream.session.take_events(), now_s)
         if changed:  # a quarantine ended, which can happen to each entry once
             self._offer(now_s)
         self._check_settled(now_s)
+
+    def _offers_for(self, stream: Stream, node_id: str) -> Offers:
+        """What `stream` may be sent; made once for all streams with the same view, which are nearly all."""
+        view = self._quarantine.view(node_id)
+        _, made = self._offers.get(id(view), (None, None))
+        if made is None:
+            made = offers(view.snapshot, view.withheld, stream.session.offers)
+            self._offers[id(view)] = (view, made)  # with the view, lest its identity passes to another
+            if len(self._offers) > OFFERS_KEPT:
+                self._offers.popitem(last=False)
+        return made
 
     def _accepted(self, stream: Stream, events: Iterable[Event], now_s: float) -> bool:
         """Take note of what was accepted; True when that changes what others may be sent."""
@@ -347,7 +362,8 @@ class Cache:
         if not self.settled:
             self._unsettled_since_s = now_s if was_settled else self._unsettled_since_s
             return
-        self._quarantine.forget()
+        if not was_settled:
+            self._quarantine.forget()
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -356,7 +372,8 @@ class Cache:
 
     def _encode(self, variant: Variant, response: Response) -> bytes:
         """The bytes of `response`; all but its nonce are made once and shared by all streams."""
-        content = version_of(response.resources, response.removed)
+        delta_only = variant is Variant.DELTA  # whose version is made of just this
+        content = "" if delta_only else version_of(response.resources, response.removed)
         key = (variant, response.type_url, response.version, content)
         body = self._bodies.pop(key, None)
         if body is None:

@@ -15,20 +15,12 @@ from dataclasses import dataclass, field
 
 from controlplane.model.resource import CLUSTER, LISTENER, Resource
 from controlplane.xds.exchange import Accepted, Event, Refused, Request, Response, Variant, version_of
+from controlplane.xds.offer import Offer
 from controlplane.xds.subscription import Change, Subscription
 
 # Only these have the legacy wildcard; in state-of-the-world only these are sent whole, so that leaving one
 # out means its removal.
 WHOLE_TYPES = frozenset({CLUSTER, LISTENER})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """What may be sent of one type. `withheld` exists but has no version fit to send: whoever holds one
-    keeps it."""
-
-    resources: Mapping[str, Resource] = field(default_factory=dict)
-    withheld: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +69,17 @@ class Channel:
         self._adopted = False
         self._last_nonce = ""
         self._repeated = False
-        self._todo: Todo | None = None
+        self._todo: Todo | None = None  # None: to be compared anew
+        self._stale: set[str] | None = None  # only these names may differ from the offer; None: any
+
+    def _touch(self, names: Iterable[str]) -> None:
+        """What the client holds, wants or may be sent of `names` is about to change."""
+        self._todo = None
+        if self._stale is not None:
+            self._stale.update(names)
+
+    def _touch_all(self) -> None:
+        self._todo = self._stale = None
 
     # What the client says
 
@@ -89,7 +91,6 @@ class Channel:
     def receive(self, request: Request) -> list[Event]:
         """Take in a request: the answer to the flight if it is one, then the change of subscription in any
         case."""
-        self._todo = None
         first = not self.subscription.opened
         if first:
             self._open(request)
@@ -107,6 +108,7 @@ class Channel:
         if not self._repeated:
             self._repeated = True
             self._asked |= self.subscription.names
+            self._touch(self.subscription.names)
 
     def _open(self, request: Request) -> None:
         self._claimed, self._told = request.version, len(request.initial_versions)
@@ -116,12 +118,19 @@ class Channel:
         }
 
     def _subscribe(self, request: Request, *, returning: bool) -> Change:
+        wildcard, first = self.subscription.wildcard, not self.subscription.opened
         if self._variant is Variant.SOTW:
             change = self.subscription.replace(request.names)
         else:
             change = self.subscription.change(request.subscribe, request.unsubscribe)
         covers = self.subscription.covers
-        self.held = {name: resource for name, resource in self.held.items() if covers(name)}
+        if first or wildcard != self.subscription.wildcard:
+            self._touch_all()
+            self.held = {name: resource for name, resource in self.held.items() if covers(name)}
+        else:
+            self._touch(change.asked | change.dropped)
+            for name in change.dropped:
+                self.held.pop(name, None)
         # What a reconnecting client says it holds is not asked for; later, to name a thing is to ask for it
         # again.
         self._asked |= change.asked - self.held.keys() if returning else change.asked
@@ -146,6 +155,7 @@ class Channel:
         ]
 
     def _accept(self, flight: Flight) -> None:
+        self._touch((*(resource.name for resource in flight.resources), *flight.absent, *flight.gone))
         for resource in flight.resources:
             if self.subscription.covers(resource.name) and resource.name not in flight.dropped:
                 self.held[resource.name] = resource
@@ -154,6 +164,7 @@ class Channel:
             self.held.pop(name, None)
 
     def _refuse(self, flight: Flight) -> None:
+        self._touch((*(resource.name for resource in flight.resources), *flight.absent))
         again = set(flight.absent)
         if len(flight.resources) == 1:
             (culprit,) = flight.resources
@@ -166,16 +177,22 @@ class Channel:
 
     def ask_again(self, names: Iterable[str]) -> None:
         """Send what the client holds of `names` once more, because it is about to wait for it."""
-        self._asked |= self.held.keys() & set(names)
-        self._todo = None
+        again = self.held.keys() & set(names)
+        self._asked |= again
+        self._touch(again)
 
     # What is on offer
 
     def update(self, offer: Offer) -> None:
-        """Replace the offer. Costs nothing when it is the same object as before."""
-        if offer.resources is self._offer.resources and offer.withheld == self._offer.withheld:
+        """Replace the offer. Costs nothing when it is the same object as before, and otherwise little when it
+        follows the one before."""
+        if offer is self._offer:
             return
-        self._offer, self._todo, self._repeated = offer, None, False
+        if offer.follows(self._offer):
+            self._touch(offer.news)
+        else:
+            self._touch_all()
+        self._offer, self._repeated = offer, False
         self.refused = {
             name: version
             for name, version in self.refused.items()
@@ -186,7 +203,8 @@ class Channel:
         """Compare a reconnecting client with the first offer; what it has already counts as accepted."""
         if self._adopted:
             return []
-        self._adopted, self._todo = True, None
+        self._adopted = True
+        self._touch_all()
         offered = {n: r for n, r in self._offer.resources.items() if self.subscription.covers(n)}
         # Only for a wildcard: the version of a list says nothing of names that left it and came back
         # meanwhile.
@@ -210,19 +228,27 @@ class Channel:
         return self.flight is not None or self._owed or bool(self.todo.changed or self.todo.absent)
 
     def _compare(self) -> Todo:
-        offered, subscription = self._offer.resources, self.subscription
-        candidates = offered if subscription.wildcard else subscription.names & offered.keys()
-        changed = [offered[name] for name in candidates if self._is_news(offered[name])]
+        offered, stale = self._offer.resources, self._stale
+        changed = [offered[name] for name in self._candidates() if self._is_news(offered[name])]
         absent: list[str] = []
         if self._variant is Variant.DELTA:
             absent = [
                 n for n in self._asked if not self._usable(n) and not (n in self.held and self._withheld(n))
             ]
         told = set(absent)
-        gone = [n for n in self.held if not self._usable(n) and not self._withheld(n) and n not in told]
+        held = self.held if stale is None else stale & self.held.keys()
+        gone = [n for n in held if not self._usable(n) and not self._withheld(n) and n not in told]
+        self._stale = {*(resource.name for resource in changed), *absent, *gone}
         return Todo(
             changed=tuple(sorted(changed, key=_name)), absent=tuple(sorted(absent)), gone=tuple(sorted(gone))
         )
+
+    def _candidates(self) -> Iterable[str]:
+        """Names on offer that the client wants and may not have."""
+        offered, subscription = self._offer.resources, self.subscription
+        if self._stale is not None:
+            return [name for name in self._stale if name in offered and subscription.covers(name)]
+        return offered if subscription.wildcard else subscription.names & offered.keys()
 
     def _is_news(self, resource: Resource) -> bool:
         if not self._usable(resource.name):
@@ -257,7 +283,7 @@ class Channel:
         if self.flight is not None or not gone:
             return None
         if self._variant is Variant.SOTW and not self._whole:
-            self._todo = None
+            self._touch(gone)
             for name in gone:
                 del self.held[name]
             return None

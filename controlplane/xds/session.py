@@ -18,10 +18,12 @@ from dataclasses import dataclass
 
 from controlplane.model.resource import CLUSTER, ENDPOINT, RUNTIME, SEND_ORDER, Resource, Snapshot
 from controlplane.xds import limits
-from controlplane.xds.channel import Channel, Offer
+from controlplane.xds.channel import Channel
 from controlplane.xds.exchange import Event, ProtocolError, Refused, Request, Response, Variant
+from controlplane.xds.offer import Offer, Offers, offers
 
 NACKS_KEPT = 20
+_NOTHING = Offer()
 _NEVER_WAIT = frozenset({CLUSTER, ENDPOINT, RUNTIME})
 
 
@@ -88,7 +90,7 @@ class Session:
         self._patience_s = patience_s
         self._quiet_s = quiet_s
         self._channels: dict[str, Channel] = {}  # in SEND_ORDER, then in order of arrival
-        self._offers: Mapping[str, Offer] | None = None  # None: nothing was published yet
+        self.offers: Offers | None = None  # None: nothing was published yet
         self._opened_at_s = 0.0
         self._sent = 0
         self._events: list[Event] = []
@@ -112,15 +114,13 @@ class Session:
     ) -> list[Response]:
         """Replace what is on offer. `withheld` (type -> names) exists, but no version of it is fit to be
         sent."""
-        types = snapshot.resources.keys() | self._channels.keys() | (withheld or {}).keys()
-        self._offers = {
-            type_url: Offer(
-                resources=snapshot.of_type(type_url), withheld=(withheld or {}).get(type_url, frozenset())
-            )
-            for type_url in types
-        }
+        return self.offer(offers(snapshot, withheld or {}, self.offers), now_s)
+
+    def offer(self, made: Offers, now_s: float) -> list[Response]:
+        """`publish` of what was compared already, so that many streams share the work."""
+        self.offers = made
         for type_url, channel in self._channels.items():
-            channel.update(self._offers[type_url])
+            channel.update(made.get(type_url, _NOTHING))
         return self._advance(now_s)
 
     def tick(self, now_s: float) -> list[Response]:
@@ -135,7 +135,7 @@ class Session:
     @property
     def settled(self) -> bool:
         """Whether the client holds all it asked for and may have, and nothing else."""
-        return self._offers is not None and not any(c.busy or c.todo.gone for c in self._channels.values())
+        return self.offers is not None and not any(c.busy or c.todo.gone for c in self._channels.values())
 
     def unsettled_types(self) -> list[str]:
         """The types with something in flight or still to be sent."""
@@ -156,15 +156,15 @@ class Session:
             if len(self._channels) >= limits.TYPES_MAX:
                 raise ProtocolError(f"more than {limits.TYPES_MAX} types on one stream")
             channel = Channel(type_url, self._variant)
-            if self._offers is not None:
-                channel.update(self._offers.get(type_url, Offer()))
+            if self.offers is not None:
+                channel.update(self.offers.get(type_url, _NOTHING))
             self._channels[type_url] = channel
             self._channels = dict(sorted(self._channels.items(), key=lambda item: _rank(item[0])))
             self._opened_at_s = now_s
         return self._channels[type_url]
 
     def _advance(self, now_s: float) -> list[Response]:
-        if self._offers is None:
+        if self.offers is None:
             return []
         for channel in self._channels.values():
             self._events.extend(channel.adopt())

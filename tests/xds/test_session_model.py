@@ -8,6 +8,7 @@ sequence of publications, subscriptions, late answers, reconnects and restarts o
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 
 from hypothesis import settings
@@ -160,6 +161,14 @@ class Streams(RuleBasedStateMachine):
     def one_response_per_type_is_in_flight(self) -> None:
         waiting = [response.type_url for response in self.client.inbox]
         assert len(waiting) == len(set(waiting))
+
+    @invariant()
+    def no_difference_is_overlooked(self) -> None:
+        """Only names that were touched are compared; comparing everything must find the same."""
+        for channel in self.session._channels.values():
+            thorough = copy(channel)
+            thorough._touch_all()
+            assert thorough.todo == channel.todo
 
     @invariant()
     def a_bad_version_is_offered_only_while_its_batch_is_searched(self) -> None:
