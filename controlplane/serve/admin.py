@@ -247,7 +247,7 @@ def _whole_number(request: web.Request, name: str, default: int, at_most: int) -
 async def _json_object(request: web.Request) -> Mapping[str, Any]:
     try:
         body = json.loads(await request.read())  # UTF-8, whatever charset the client claims
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, web.RequestPayloadError):  # the last: a broken content-encoding
         body = None
     if not isinstance(body, dict):
         raise Problem(HTTPStatus.BAD_REQUEST, "invalid_body", "the body must be a JSON object")

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 import structlog
+from aiohttp.http_exceptions import HttpProcessingError
 
 from controlplane.serve import documents
 from controlplane.serve.changes import Changes
@@ -124,7 +125,13 @@ class Bridge(logging.Handler):
         self._logger = logger
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record; a record that cannot be formatted is no reason to fail."""
+        """Write one record; a record that cannot be formatted is no reason to fail.
+
+        What a client of the admin API sent wrong was answered with 400, and is no error of ours: anybody
+        could fill the log with it.
+        """
+        if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
+            return
         try:
             message = record.getMessage()
         except (TypeError, ValueError):

@@ -346,3 +346,11 @@ async def test_a_claimed_charset_changes_nothing(opened: Open) -> None:
 async def test_a_file_name_that_is_no_utf8_can_be_shown(opened: Open) -> None:
     client = await opened(FakeView.running(config=ConfigStatus(files=("tenants/\udcff.yaml",))))
     assert (await document(client, "/v1/config"))["files"] == ["tenants/?.yaml"]
+
+
+async def test_a_body_that_does_not_unpack_is_refused(opened: Open) -> None:
+    client = await opened(FakeView.running())
+    headers = bearer(TOKEN) | {"content-encoding": "gzip"}
+    response = await client.post("/v1/freeze", data=b"abc", headers=headers)
+    assert response.status == 400
+    assert (await response.json())["error"]["code"] == "invalid_body"

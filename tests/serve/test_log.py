@@ -1,9 +1,11 @@
 import io
 import json
 import logging
+import sys
 from typing import Any
 
 import pytest
+from aiohttp.http_exceptions import BadHttpMessage
 from fake_view import API_KEY, DIGESTS, ODD_API_KEY, decision, policy
 
 from controlplane.serve.changes import Changes, changes
@@ -136,3 +138,13 @@ def test_a_line_that_cannot_be_written_is_lost_and_nothing_else(error: Exception
             raise error
 
     make_logger(Full(), clock=lambda: 0.0).info("x")
+
+
+def test_what_a_client_sent_wrong_does_not_fill_the_log() -> None:
+    written = Written()
+    try:
+        raise BadHttpMessage("garbage")
+    except BadHttpMessage:
+        record = logging.LogRecord("aiohttp.server", logging.ERROR, "", 0, "Error", None, sys.exc_info())
+    Bridge(written.logger).handle(record)
+    assert written.text == ""
