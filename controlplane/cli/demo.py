@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,18 +31,16 @@ def demo(
 ) -> None:
     """Start Envoy, model servers and control plane; replay a real trace; check what was enforced."""
     try:
-        found = asyncio.run(_demo(seconds, real_model=real_model, keep=keep))
+        found = asyncio.run(_demo(seconds, report, real_model=real_model, keep=keep))
     except (DidNotStart, EnvoyNotFound, RuntimeError) as error:
         typer.echo(f"tidegate demo: {error}", err=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    if report is not None:
-        write(found, report)
     raise typer.Exit(found.exit_code)
 
 
-async def _demo(seconds: float, *, real_model: bool, keep: bool) -> Report:
+async def _demo(seconds: float, report: Path | None, *, real_model: bool, keep: bool) -> Report:
     console, progress = Console(), Progress()
     with _shown(console, progress):
         async with running_stage(progress, real_model=real_model) as stage:
@@ -50,6 +49,8 @@ async def _demo(seconds: float, *, real_model: bool, keep: bool) -> Report:
             progress.update()
             console.print(verdict(stage.envoy_version, found))
             console.print(answer(found))
+            if report is not None:
+                write(found, report)
             if keep:
                 for line in things_to_try(stage, _this_command()):
                     console.print(line, highlight=False, soft_wrap=True, markup=False)
@@ -93,4 +94,8 @@ def _this_command() -> str:
 
 
 async def _until_interrupted() -> None:
-    await asyncio.Event().wait()
+    """Ctrl-C is how a demo that was kept ends: the verdict, not the signal, is its exit status."""
+    told = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    await told.wait()
