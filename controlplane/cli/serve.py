@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -15,6 +17,7 @@ def serve(
     xds_port: Annotated[int | None, typer.Option(help="Above xds.port of the configuration.")] = None,
 ) -> None:
     """Run the control plane: read signals, decide limits, push them to every connected Envoy."""
+    leave_when_told()
     from controlplane.app.run import ConfigRefused, Ports, Sockets
     from controlplane.app.run import serve as run
 
@@ -32,3 +35,13 @@ def serve(
     except (OSError, RuntimeError) as error:
         typer.echo(f"tidegate serve: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+def leave_when_told() -> None:
+    """SIGTERM and SIGINT end this process with status 0, also before there is an event loop to stop."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)
