@@ -44,7 +44,7 @@ def read_traffic(index: Mapping[str, int], traffic: Mapping[str, KeyTraffic]) ->
         position = index.get(key_id)
         if position is not None:
             offered[position] = counted.offered_per_s
-            limited[position] = counted.limited_per_s
+            limited[position] = counted.limited_per_s + counted.shed_per_s
     offered[~(np.isfinite(offered) & (offered >= 0))] = np.nan
     limited[~(np.isfinite(limited) & (limited >= 0))] = np.nan
     return Traffic(offered_per_s=offered, admitted_per_s=np.maximum(offered - limited, 0.0))

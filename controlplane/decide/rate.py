@@ -67,10 +67,35 @@ class PoolTick:
     load: Load
     admitted_per_s: float | None = None  # None: unknown, or held down by limits
     frozen: bool = False
+    capacity_ratio: float = (
+        1.0  # of the rate: below 1 while a breaker that closed again lets the pool warm up
+    )
 
 
 def judge(plan: PoolPlan, memory: PoolMemory, tick: PoolTick) -> tuple[PoolMemory, PoolDecision]:
-    """The rate of the pool after this tick, always within [lowest, base]."""
+    """The rate of the pool after this tick, always within [lowest, base].
+
+    The memory knows nothing of the breaker's ramp: what the signal allows is there when the ramp ends.
+    """
+    memory, decision = _judged(plan, memory, tick)
+    return memory, _ramped(plan, decision, tick.capacity_ratio)
+
+
+def _ramped(plan: PoolPlan, decision: PoolDecision, capacity_ratio: float) -> PoolDecision:
+    """`decision` with the part its breaker allows, never below the lowest rate: keys are promised that."""
+    if capacity_ratio >= 1.0:
+        return decision
+    rate = min(decision.rate_per_s, max(plan.lowest_per_s, capacity_ratio * decision.rate_per_s))
+    told = f" Its breaker closed a moment ago: {capacity_ratio:.0%} of that, {rate:.4g}/s."
+    return replace(
+        decision,
+        rate_per_s=rate,
+        reason=decision.reason + told,
+        inputs={**decision.inputs, "breaker_capacity_ratio": capacity_ratio},
+    )
+
+
+def _judged(plan: PoolPlan, memory: PoolMemory, tick: PoolTick) -> tuple[PoolMemory, PoolDecision]:
     samples = remember(memory.samples, tick.load, _REMEMBERED, tick.now_s, tick.dt_s)
     memory = replace(memory, samples=samples)
     used = utilisation(samples, plan.pool.rate)

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from controlplane.decide.breakers import BreakerMemory, BreakerTick, judge_breaker
 from controlplane.decide.demand import Demand, Traffic, follow, read_traffic
 from controlplane.decide.fill import Floats
 from controlplane.decide.plan import Plan, PoolPlan, compile_plan
 from controlplane.decide.rate import PoolMemory, PoolTick, judge
 from controlplane.decide.share import share
-from controlplane.model.decision import Decision, PoolDecision
+from controlplane.model.decision import BreakerDecision, Decision, PoolDecision
 from controlplane.model.policy import Policy
 from controlplane.model.signal import Load, Observation
 
@@ -36,6 +37,7 @@ class State:
     pools: Mapping[str, PoolMemory]  # by Pool.id
     demand: Demand
     now_s: float | None = None  # time of the last tick
+    breakers: Mapping[str, BreakerMemory] = field(default_factory=dict)  # by Pool.id, where enabled
 
 
 def start(policy: Policy) -> State:
@@ -59,6 +61,7 @@ def carry(state: State, old_policy: Policy, new_policy: Policy) -> State:
         pools={pool.pool.id: state.pools.get(pool.pool.id, PoolMemory()) for pool in plan.pools},
         demand=replace(state.demand, offered_per_s=offered),
         now_s=state.now_s,
+        breakers=state.breakers,
     )
 
 
@@ -69,6 +72,8 @@ def step(policy: Policy, state: State, observation: Observation) -> tuple[State,
     dt_s = _elapsed_s(state.now_s, observation.now_s)
     plan = state.plan
     traffic = None if observation.traffic is None else read_traffic(plan.index, observation.traffic)
+    breakers = _breakers(state, observation, traffic, dt_s)
+    broken = {name: decision for name, (_, decision) in breakers.items()}
     judged = {
         pool.pool.id: judge(
             pool,
@@ -79,6 +84,7 @@ def step(policy: Policy, state: State, observation: Observation) -> tuple[State,
                 load=observation.loads.get(pool.pool.id, _NO_LOAD),
                 admitted_per_s=_admitted_per_s(pool, traffic),
                 frozen=policy.freeze,
+                capacity_ratio=broken[pool.pool.id].capacity_ratio if pool.pool.id in broken else 1.0,
             ),
         )
         for pool in plan.pools
@@ -90,8 +96,29 @@ def step(policy: Policy, state: State, observation: Observation) -> tuple[State,
         pools={name: memory for name, (memory, _) in judged.items()},
         demand=demand,
         now_s=observation.now_s if math.isfinite(observation.now_s) else state.now_s,
+        breakers={name: memory for name, (memory, _) in breakers.items()},
     )
-    return after, _decision(plan, pools, demand.offered_per_s, observation)
+    return after, replace(_decision(plan, pools, demand.offered_per_s, observation), breakers=broken)
+
+
+def _breakers(
+    state: State, observation: Observation, traffic: Traffic | None, dt_s: float
+) -> dict[str, tuple[BreakerMemory, BreakerDecision]]:
+    """The breaker of every pool that has one. A freeze holds rates; it does not hold breakers."""
+    return {
+        pool.pool.id: judge_breaker(
+            pool.pool.breaker,
+            state.breakers.get(pool.pool.id, BreakerMemory()),
+            BreakerTick(
+                pool=pool.pool.id,
+                dt_s=dt_s,
+                calls=None if observation.calls is None else observation.calls.get(pool.pool.id),
+                offered_per_s=_offered_per_s(pool, traffic),
+            ),
+        )
+        for pool in state.plan.pools
+        if pool.pool.breaker.enabled
+    }
 
 
 def _decision(
@@ -120,6 +147,14 @@ def _elapsed_s(before_s: float | None, now_s: float) -> float:
     if before_s is None or not math.isfinite(now_s):
         return 0.0
     return min(DT_MAX_S, max(0.0, now_s - before_s))
+
+
+def _offered_per_s(pool: PoolPlan, traffic: Traffic | None) -> float | None:
+    """Requests that want this pool, refused ones included; None when unknown."""
+    if traffic is None:
+        return None
+    offered = float(traffic.offered_per_s[pool.keys.index].sum())
+    return offered if math.isfinite(offered) else None
 
 
 def _admitted_per_s(pool: PoolPlan, traffic: Traffic | None) -> float | None:

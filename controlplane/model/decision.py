@@ -36,6 +36,30 @@ class PoolDecision:
     inputs: Mapping[str, float | None] = field(default_factory=dict)
 
 
+class BreakerState(StrEnum):
+    """What a pool's breaker does with requests; the words are those of `resilience.status`."""
+
+    CLOSED = "closed"  # lets everything pass
+    OPEN = "open"  # lets nothing pass
+    HALF_OPEN = "half-open"  # lets a few pass, to see
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerDecision:
+    """The breaker of one model-version pool at one tick."""
+
+    pool: str
+    state: BreakerState
+    threshold_s: float | None  # a first byte later than this is slow; None: no threshold yet
+    failure_ratio: float | None  # of the last 10 s or 20 calls; None: too few calls
+    reason: str  # one sentence for people
+    retry_after_s: int = 1  # while not closed: when to come back, whole seconds
+    probe_ratio: float = 1.0  # share of requests that pass while half-open
+    capacity_ratio: float = 1.0  # of the pool's rate, below 1 for a while after closing again
+    believed_s: int = 0  # half-open: for how long a gateway that hears nothing more goes on like this
+    inputs: Mapping[str, float | None] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Decision:
     """Every limit of one tick. Arrays are indexed like `Policy.keys`."""
@@ -48,6 +72,7 @@ class Decision:
     reason: NDArray[np.int8]  # index into KEY_REASONS
     burst_s: NDArray[np.float64]  # burst class of each key (s); a function of the policy alone
     gateways: int = 1
+    breakers: Mapping[str, BreakerDecision] = field(default_factory=dict)  # by Pool.id, where enabled
 
 
 KEY_REASONS: tuple[str, ...] = (

@@ -98,6 +98,28 @@ class RatePolicy:
     target_waiting: float = 8.0  # queued requests per endpoint that count as full
 
 
+class Strategy(StrEnum):
+    """M11: what the slow-call threshold follows."""
+
+    STATIC = "static"  # the SLO
+    MOVING_AVERAGE = "moving_average"  # the mean p95 of 15 minutes
+    DRIFT = "drift"  # the p95, and how far it is from that mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerPolicy:
+    """M11 to M13 for one model-version pool."""
+
+    enabled: bool = True
+    strategy: Strategy = Strategy.DRIFT
+    guards: bool = True  # False: the threshold is the formula to the letter
+    slo_s: float | None = None  # time to first byte that was promised; None: nothing was
+    failure_rate_threshold: float = 0.10  # 0..1
+    open_s: float = 30.0  # first dwell; doubles with each further opening
+    half_open_timeout_s: float = 60.0  # longest stay in half-open with enough probes
+    warmup_s: float = 0.0  # how long a new model server takes until it is fast
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """One model server process. `address` is an IP or a DNS name."""
@@ -121,6 +143,7 @@ class Pool:
     engine: str = "vllm"  # which names of the signal catalogue its metrics use
     model_label: str | None = None  # value of the engine's own model label, default `model`
     rate: RatePolicy = field(default_factory=RatePolicy)
+    breaker: BreakerPolicy = field(default_factory=BreakerPolicy)
     connect_timeout_s: float = 2.0
     max_requests: int = 1024  # static in-flight ceiling of the cluster
     ref: SourceRef = SourceRef(file="", line=0)

@@ -60,7 +60,23 @@ class KeyTraffic:
     offered_per_s: float
     limited_per_s: float = 0.0
     would_limit_per_s: float = 0.0
+    shed_per_s: float = 0.0  # refused because the breaker of the pool was not closed
     by_rule: Mapping[str, float] = field(default_factory=dict)  # limited and would-be limited, by what bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """What the model servers of one pool answered, all gateways together: totals since some start.
+
+    They never fall; totals that do are those of a new start. Only the growth between two of them means
+    something. What a gateway answered by itself (its own 429 and 503) is not in here.
+    """
+
+    answered: float  # good answers and failures; 4xx are the client's doing and count as neither
+    failed: float  # 5xx, and servers that could not be reached
+    bounds_s: tuple[float, ...] = ()  # upper bounds of the time to first byte, the last one infinite
+    within: tuple[float, ...] = ()  # good answers within each bound, cumulative
+    failures_in_a_row: int = 0  # at least so many now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +87,4 @@ class Observation:
     loads: Mapping[str, Load]  # by Pool.id
     traffic: Mapping[str, KeyTraffic] | None  # by Key.id; None: no gateway counters this tick
     gateways: int = 1  # Envoys that share the limits now
+    calls: Mapping[str, Calls] | None = None  # by Pool.id; None: too few gateways answer

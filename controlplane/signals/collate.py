@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from controlplane.model.policy import Pool
-from controlplane.model.signal import SIGNALS, KeyTraffic, Load, Observation, Reading
+from controlplane.model.signal import SIGNALS, Calls, KeyTraffic, Load, Observation, Reading
 
 NOBODY = "no metric of this engine means it; gateway counters may (gateways.stats)"
 
@@ -24,6 +24,7 @@ def collate(
     traffic: Mapping[str, KeyTraffic] | None,
     gateways: int,
     now_s: float,
+    calls: Mapping[str, Calls] | None = None,
 ) -> Observation:
     """All that is known at `now_s`: every signal of every pool, with a value or with reasons."""
     loads = {
@@ -37,7 +38,7 @@ def collate(
         )
         for pool in pools
     }
-    return Observation(now_s=now_s, loads=loads, traffic=traffic, gateways=gateways)
+    return Observation(now_s=now_s, loads=loads, traffic=traffic, gateways=gateways, calls=calls)
 
 
 def choose(candidates: Sequence[Reading | None], max_age_s: float, now_s: float) -> Reading:

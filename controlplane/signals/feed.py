@@ -62,7 +62,12 @@ class Feed:
         own, self.report = await asyncio.gather(self.source.read(now_s), self._gateways.read(now_s))
         sources = [own, self.report.readings] if self._policy.gateways.stats_urls else [own]
         return collate(
-            self._policy.pools, sources, traffic=self.report.traffic, gateways=gateways, now_s=now_s
+            self._policy.pools,
+            sources,
+            traffic=self.report.traffic,
+            gateways=gateways,
+            now_s=now_s,
+            calls=self.report.calls,
         )
 
     async def retarget(self, policy: Policy) -> None:

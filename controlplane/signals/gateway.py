@@ -14,7 +14,8 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from controlplane.model.policy import Pool
 from controlplane.model.poolstat import pool_id
-from controlplane.model.signal import KeyTraffic, Reading
+from controlplane.model.signal import Calls, KeyTraffic, Reading
+from controlplane.signals.calls import CallBook, Pages
 from controlplane.signals.catalogue import Catalogue
 from controlplane.signals.fetch import Fetched, Fetcher
 from controlplane.signals.join import readings
@@ -45,6 +46,7 @@ class GatewayReport:
     traffic: Mapping[str, KeyTraffic] | None
     answered: int = 0
     problems: Mapping[str, str] = field(default_factory=dict)  # by URL
+    calls: Mapping[str, Calls] | None = None  # by Pool.id; None when too few gateways are known
 
 
 @dataclass(slots=True)
@@ -53,6 +55,7 @@ class _Gateway:
     names: Names = field(default_factory=Names)
     counters: Counters = field(default_factory=Counters)
     targets: dict[str, Target] = field(default_factory=dict)  # by Pool.id
+    pages: Pages = field(default_factory=Pages)
     uptime_s: float = 0.0
     problem: str = "not asked yet"
 
@@ -79,6 +82,7 @@ class GatewaySource:
         self._own_patience_s = patience_s
         self._fetcher = fetcher or Fetcher(clock=clock)
         self._gateways: dict[str, _Gateway] = {}
+        self._book = CallBook()
         self.retarget(pools, urls, timeout_s=timeout_s)
 
     def retarget(self, pools: Sequence[Pool], urls: Sequence[str], *, timeout_s: float) -> None:
@@ -87,6 +91,7 @@ class GatewaySource:
         self._patience_s = min(timeout_s, 0.4) if self._own_patience_s is None else self._own_patience_s
         self._pools = tuple(pools)
         self._ids = frozenset(pool.id for pool in pools)
+        self._book.keep(self._ids)
         naming = _naming(self._engine.sample_names)
         asked = [filtered(url) for url in urls]
         self._gateways = {url: self._gateways.get(url) or _Gateway(reader=Reader(naming)) for url in asked}
@@ -95,6 +100,7 @@ class GatewaySource:
         """Ask every gateway once."""
         for gateway in self._gateways.values():
             gateway.counters.not_after(now_s)
+            gateway.pages.not_after(now_s)
             for target in gateway.targets.values():
                 target.not_after(now_s)
         for fetched in await self._fetcher.fetch_within(self._gateways, self._patience_s):
@@ -106,7 +112,13 @@ class GatewaySource:
             traffic=key_traffic([gateway.counters for gateway in gateways], now_s),
             answered=sum(not gateway.problem for gateway in gateways),
             problems={url: gateway.problem for url, gateway in self._gateways.items() if gateway.problem},
+            calls=self._calls(now_s),
         )
+
+    def _calls(self, now_s: float) -> Mapping[str, Calls] | None:
+        times = [gateway.pages.time_s for gateway in self._gateways.values()]
+        known = sum(time_s is not None and now_s - time_s <= HOLD_S for time_s in times)
+        return self._book.calls(self._ids) if enough(known, len(times)) else None
 
     async def close(self) -> None:
         """Stop asking."""
@@ -125,7 +137,9 @@ class GatewaySource:
         gateway.counters.add(
             fetched.time_s, gateway.names.counts_of(samples.get(REQUESTS, ())), restarted=restarted
         )
-        for pool, own in self._by_pool(samples).items():
+        by_pool = self._by_pool(samples)
+        self._book.add(gateway.pages, fetched.time_s, by_pool, restarted=restarted)
+        for pool, own in by_pool.items():
             target = gateway.targets.setdefault(pool, Target(name=urlsplit(fetched.url).netloc))
             target.observe(
                 own,

@@ -1,7 +1,7 @@
 """The request counters of every gateway -> the traffic of each key, per second.
 
 The limits script of a gateway counts every request of a key once as `offered` (refused ones included)
-and, where that was so, as `limited` or `would_limit` together with the rule that bound. Gateways are
+and, where that was so, as `limited`, `would_limit` or `shed` together with the rule that bound. Gateways are
 summed. One that stops answering counts with its last rates for a while and is then left out; when fewer
 than half are known, the traffic is unknown, and unknown is not zero.
 """
@@ -18,7 +18,7 @@ from controlplane.signals.window import Vector
 
 HOLD_S = 10.0
 
-_OUTCOMES = {"offered": 0, "limited": 1, "would_limit": 2}
+_OUTCOMES = {"offered": 0, "limited": 1, "would_limit": 2, "shed": 3}
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ def key_traffic(gateways: Sequence[Counters], now_s: float) -> Mapping[str, KeyT
             place = _OUTCOMES.get(outcome)
             if place is None:
                 continue
-            summed.setdefault(key, [0.0, 0.0, 0.0])[place] += rate_per_s
+            summed.setdefault(key, [0.0, 0.0, 0.0, 0.0])[place] += rate_per_s
             if rule:
                 rules = by_rule.setdefault(key, {})
                 rules[rule] = rules.get(rule, 0.0) + rate_per_s
@@ -116,9 +116,10 @@ def key_traffic(gateways: Sequence[Counters], now_s: float) -> Mapping[str, KeyT
             offered_per_s=offered,
             limited_per_s=limited,
             would_limit_per_s=would,
+            shed_per_s=shed,
             by_rule=by_rule.get(key, {}),
         )
-        for key, (offered, limited, would) in summed.items()
+        for key, (offered, limited, would, shed) in summed.items()
     }
 
 
