@@ -10,7 +10,7 @@ REPORT_OPTION = $(if $(REPORT),--report $(REPORT))
 .PHONY: help demo setup check check-lock check-lint check-format check-types check-layers check-lua format test test-real-model e2e real-model golden bench picture proto clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## The product on this machine: a real Envoy, simulated model pods, a story and a verdict
 	@$(UV) run tidegate demo $(REPORT_OPTION) $(ARGS)
