@@ -159,7 +159,7 @@ def _tenant_names(directory: Path) -> tuple[list[str], list[Problem]]:
         name = f"{TENANT_DIRECTORY}/{entry.name}"
         if entry.name.startswith("."):
             continue
-        if entry.is_dir():
+        if _is_directory(entry):
             problems.append(
                 _whole(name, "directories are not read", "tenant files side by side", Severity.WARNING)
             )
@@ -168,6 +168,13 @@ def _tenant_names(directory: Path) -> tuple[list[str], list[Problem]]:
         elif entry.name.lower().endswith(_SUFFIXES):
             problems.append(_whole(name, "is not read", "a name that ends in .yaml", Severity.WARNING))
     return names, problems
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads round in circles; reading it says so
+        return False
 
 
 def _whole(name: str, message: str, expected: str, severity: Severity = Severity.ERROR) -> Problem:

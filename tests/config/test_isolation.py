@@ -211,3 +211,11 @@ def test_a_changed_key_file_counts_though_no_document_changed(directory: Directo
     after = directory.load(before)
     assert after.policy is not None
     assert after.policy.tenants[0].key_digests == (digest("two"),)
+
+
+def test_links_that_lead_nowhere_or_round_in_circles_cost_only_themselves(directory: Directory) -> None:
+    for name, target in (("loop.yaml", "loop.yaml"), ("round", "round"), ("gone.yaml", "nowhere")):
+        (directory.path / "tenants" / name).symlink_to(target)
+    loaded = directory.load()
+    assert tenants(loaded) == {"acme", "guest"}
+    assert {problem.file for problem in errors(loaded)} == {"tenants/gone.yaml", "tenants/loop.yaml"}
