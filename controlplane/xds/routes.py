@@ -46,9 +46,16 @@ _NOT_TOWARD_MODELS = [  # a compressed answer cannot be read on the way, and the
 
 
 def route_configuration(
-    routes: Sequence[policy.Route], models: Sequence[policy.Model], cors_allow_origins: Sequence[str]
+    routes: Sequence[policy.Route],
+    models: Sequence[policy.Model],
+    cors_allow_origins: Sequence[str],
+    request_bytes_max: int,
 ) -> RouteConfiguration:
-    """OPTIONS first, then the operator's routes in their order, then 404."""
+    """OPTIONS first, then the operator's routes in their order, then 404.
+
+    A body is held until its model is known. Over HTTP/1 it may be as long as the listener's buffer; over
+    HTTP/2 only as long as a stream's window, unless the limit is said here.
+    """
     return RouteConfiguration(
         name=names.ROUTE_CONFIG_NAME,
         validate_clusters=False,
@@ -63,6 +70,7 @@ def route_configuration(
                     _not_found(),
                 ],
                 typed_per_filter_config=_cors(cors_allow_origins),
+                request_body_buffer_limit=request_bytes_max,
             )
         ],
     )

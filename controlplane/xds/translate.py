@@ -89,7 +89,13 @@ class Translator:
         return {name: self._once(types.LISTENER, name, inputs, partial(_encoded, listener, *inputs))}
 
     def _routes(self, policy: Policy) -> dict[str, Resource]:
-        name, inputs = names.ROUTE_CONFIG_NAME, (policy.routes, policy.models, policy.cors_allow_origins)
+        name = names.ROUTE_CONFIG_NAME
+        inputs = (
+            policy.routes,
+            policy.models,
+            policy.cors_allow_origins,
+            policy.listener.max_request_bytes,
+        )
         build = partial(_encoded, route_configuration, *inputs)
         return {name: self._once(types.ROUTE, name, inputs, build, _first(policy))}
 

@@ -75,7 +75,7 @@ def test_a_free_path_without_models_lists_them_and_still_asks_who_is_there() -> 
 
 
 def test_options_come_first_and_not_found_last() -> None:
-    (host,) = route_configuration((CHAT,), MODELS, ()).virtual_hosts
+    (host,) = route_configuration((CHAT,), MODELS, (), 1000).virtual_hosts
     assert [entry.name for entry in host.routes] == ["options", "chat", "not-found"]
-    (host,) = route_configuration((CHAT,), MODELS, ("https://a",)).virtual_hosts
+    (host,) = route_configuration((CHAT,), MODELS, ("https://a",), 1000).virtual_hosts
     assert [entry.name for entry in host.routes] == ["preflight", "options", "chat", "not-found"]
