@@ -56,7 +56,9 @@ WRONG: list[Any] = [
     pytest.param([("authorization", "Basic c2stYWNtZQ==")], id="another scheme"),
     pytest.param([("authorization", "sk-acme")], id="no scheme"),
     pytest.param([("authorization", "Bearer " + "k" * 100_000)], id="a huge key"),
-    pytest.param([("authorization", "Bearer k" + " " * 500_000 + "k")], id="spaces a pattern would crawl over"),
+    pytest.param(
+        [("authorization", "Bearer k" + " " * 500_000 + "k")], id="spaces a pattern would crawl over"
+    ),
     pytest.param([("x-api-key", "sk-wrong")], id="unknown x-api-key"),
     pytest.param([*ACME, ("x-api-key", "sk-beta")], id="two tenants"),
     pytest.param([*ACME, ("x-api-key", "sk-wrong")], id="one right, one wrong"),
