@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import statistics
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import grpc
 
 from bench.fleet.clients import ECHO
+from bench.fleet.usage import rss_bytes
 from controlplane.model.resource import CLUSTER, Resource, Snapshot
 from controlplane.serve.ads import AdsOptions, AdsServer
 from controlplane.serve.cache import Ack, Cache, Hooks, Push
@@ -37,11 +36,6 @@ def world(changed: int | None = None, text: str = "") -> Snapshot:
     if changed is not None:
         bodies[f"cluster-{changed:04d}"] = text.encode().ljust(BODY_BYTES, b"y")
     return Snapshot(resources={CLUSTER: {name: Resource.of(name, body) for name, body in bodies.items()}})
-
-
-def rss_bytes() -> int:
-    """Resident memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @asynccontextmanager
