@@ -40,6 +40,9 @@ class Plan:
     engines: Mapping[str, Matched]  # by Pool.id
     gateways: Mapping[str, Matched]
     branches: Sequence[Asked] = ()
+    numbers: Mapping[tuple[str, str, str], Sequence[int]] = field(
+        default_factory=dict
+    )  # of a signal's branches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,10 @@ def plan(
             living = _living(matched, span_s)
             for signal in engine.signals:
                 branches += _asked(pool, signal, engine, living, matched.labels, policy)
-    return Plan(engines=engines, gateways=gateways, branches=branches)
+    numbers: dict[tuple[str, str, str], list[int]] = {}
+    for number, each in enumerate(branches):
+        numbers.setdefault((each.branch.pool, each.branch.signal, each.engine), []).append(number)
+    return Plan(engines=engines, gateways=gateways, branches=branches, numbers=numbers)
 
 
 def _asked(
@@ -248,11 +254,10 @@ def _windowed(
     """A rate, ratio or quantile out of the branches that were asked for it."""
     parts: dict[str, list[float]] = {}
     asked: Asked | None = None
-    for number, each in enumerate(answer.plan.branches):
-        if (each.branch.pool, each.branch.signal, each.engine) == (pool.id, name, engine.name):
-            asked = each
-            if number in answer.values:
-                parts.setdefault(each.branch.part, []).append(answer.values[number])
+    for number in answer.plan.numbers.get((pool.id, name, engine.name), ()):
+        asked = answer.plan.branches[number]
+        if number in answer.values:
+            parts.setdefault(asked.branch.part, []).append(answer.values[number])
     candidates = engine.signals[name]
     if asked is None:
         tried = ", ".join(each.metric for each in candidates)

@@ -10,6 +10,7 @@ gateway's series name their pool themselves.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -73,6 +74,7 @@ class Matcher:
     def __init__(self, pools: Sequence[Pool], engines: Mapping[str, Engine], match: str) -> None:
         """`engines` are those of the pools, by name; `match` is auto, labels or endpoints."""
         self._pools = {pool.id: pool for pool in pools}
+        self._versions = Counter(pool.model_label or pool.model for pool in self._pools.values())
         self._engines = engines
         self._names = {name: engine_names(engine) for name, engine in engines.items()}
         self._engines_of = {
@@ -147,9 +149,7 @@ class Matcher:
         return None
 
     def _only_version(self, pool: Pool) -> bool:
-        wanted = pool.model_label or pool.model
-        same = [each for each in self._pools.values() if (each.model_label or each.model) == wanted]
-        return len(same) == 1
+        return self._versions[pool.model_label or pool.model] == 1
 
 
 def match_gateways(series: Iterable[Series], engine: Engine, pools: Sequence[Pool]) -> dict[str, Matched]:

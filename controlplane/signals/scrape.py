@@ -140,9 +140,12 @@ class ScrapeSource:
         pages = [(page.samples, time_s) for page, time_s in self._gpu_pages.values()]
         gpus = gpu.gather(pages, self._catalogue)
         self.layouts = gpus.layouts
+        targets_of: dict[str, list[Target]] = {}
+        for (id, _), target in self._targets.items():
+            targets_of.setdefault(id, []).append(target)
         result: dict[str, Mapping[str, Reading]] = {}
         for pool in self._pools:
-            targets = [target for (id, _), target in self._targets.items() if id == pool.id]
+            targets = targets_of.get(pool.id, [])
             engine = self._catalogue.engine(pool.engine)
             own = readings(targets, engine, self._catalogue, fresh_s=fresh_s, source="scrape")
             result[pool.id] = {**own, **self._gpu_readings(pool, gpus, own, fresh_s)}
