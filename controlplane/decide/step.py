@@ -52,7 +52,7 @@ def start(policy: Policy) -> State:
 
 def carry(state: State, old_policy: Policy, new_policy: Policy) -> State:
     """`state` for `new_policy`: what was learned under the same ids stays, what is new starts fresh."""
-    plan = compile_plan(new_policy)
+    plan = _with_classes_kept(state.plan, compile_plan(new_policy))
     before = state.demand.offered_per_s
     positions = {key.id: position for position, key in enumerate(old_policy.keys)}
     offered = np.array([before[positions[k]] if k in positions else np.nan for k in plan.index], float)
@@ -63,6 +63,22 @@ def carry(state: State, old_policy: Policy, new_policy: Policy) -> State:
         now_s=state.now_s,
         breakers=state.breakers,
     )
+
+
+def _with_classes_kept(old: Plan, new: Plan) -> Plan:
+    """A burst class only grows while the operator wants the same burst.
+
+    Another class is another bucket, and the one left behind goes on filling: tenants that come and go would
+    move everybody's floor over a step of the ladder and back, and give each key the rate of both buckets.
+    """
+    wanted = {pool.id: pool.rate.burst_s for pool in old.policy.pools}
+    same = {pool.id for pool in new.policy.pools if pool.rate.burst_s == wanted.get(pool.id)}
+    burst_s = new.burst_s.copy()
+    for position, key in enumerate(new.policy.keys):
+        before = old.index.get(key.id)
+        if before is not None and key.pool in same:
+            burst_s[position] = max(burst_s[position], old.burst_s[before])
+    return replace(new, burst_s=burst_s)
 
 
 def step(policy: Policy, state: State, observation: Observation) -> tuple[State, Decision]:
