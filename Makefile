@@ -4,10 +4,11 @@ UV := tools/uv
 RUN := $(UV) run --group dev
 ARGS ?=
 REPORT ?=
+SECONDS ?= 600
 REPORT_OPTION = $(if $(REPORT),--report $(REPORT))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup check check-lock check-lint check-format check-types check-layers check-lua format test e2e real-model golden bench bench-xds picture proto clean
+.PHONY: help demo setup check check-lock check-lint check-format check-types check-layers check-lua format test e2e real-model golden bench bench-xds fuzz picture proto clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,8 +61,11 @@ golden: ## Rewrite the expected xDS in tests/golden/, then look at the differenc
 bench: ## Benchmarks of the tick, of judgement and of translation; ARGS=tick for one of them
 	@$(RUN) python -m bench $(REPORT_OPTION) $(ARGS)
 
-bench-xds: ## Discovery at scale: 1,000 subscribers, 10,000 keys, restart, poison, a peer (3 minutes)
+bench-xds: ## Discovery at scale: 1,000 subscribers, 10,000 keys, a restart, a peer (2 minutes)
 	@$(RUN) python -m bench.xds $(REPORT_OPTION) $(ARGS)
+
+fuzz: ## Random input to the session, the scrape parser, the YAML loader and the Lua writer; SECONDS=600 in all
+	@$(RUN) python tools/fuzz.py --seconds $(SECONDS) $(ARGS)
 
 picture: ## Play the demo and draw docs/demo.svg
 	@$(RUN) python tools/demo_picture.py docs/demo.svg
