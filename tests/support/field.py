@@ -60,6 +60,7 @@ class Field:
 
     async def serve(self, tls: ServerTls | None = None) -> None:
         """Start the control plane."""
+        self._tls = tls
         options = AdsOptions(address=f"127.0.0.1:{self._xds_port}", tls=tls, drain_s=0.1)
         self._server = AdsServer(self._cache, options)
         await self._server.start()
@@ -70,7 +71,7 @@ class Field:
         await self._server.stop()
         self._renew()
         await self.publish(policy, decision)
-        await self.serve()
+        await self.serve(self._tls)
         async with asyncio.timeout(15):
             while len(self._cache.nodes) < len(self.envoys):
                 await asyncio.sleep(0.05)
