@@ -20,6 +20,7 @@ from controlplane.demo.processes import free_ports, running_control_plane, runni
 from controlplane.demo.story import BASE_RATE_PER_S, Phase, story
 from controlplane.demo.verdict import Evidence, KeyLog, Window, criteria, phase_results, quantile
 from controlplane.demo.watching import Watch, fetch, watch_decisions
+from controlplane.envoy_binary import find_envoy
 from controlplane.model.policy import Curve
 from controlplane.report import Report
 from controlplane.sim import control
@@ -72,7 +73,8 @@ class Progress:
 
 @asynccontextmanager
 async def running_stage(progress: Progress, *, real_model: bool) -> AsyncIterator[Stage]:
-    """Pods, control plane and Envoy, up and ready to serve."""
+    """Pods, control plane and Envoy, up and ready to serve; raises EnvoyNotFound before it starts any."""
+    find_envoy()
     folder = Path(tempfile.mkdtemp(prefix="tidegate-demo-"))
     async with AsyncExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
