@@ -82,7 +82,7 @@ def _traffic(key: Mapping[str, Any]) -> list[str]:
         return ["", "No gateway reports what is offered, admitted and limited."]
     counts = ", ".join(
         f"{name.replace('_', ' ')} {rate(key[f'{name}_per_s'])}/s"
-        for name in ("offered", "admitted", "limited", "would_limit")
-        if name != "would_limit" or key["would_limit_per_s"]
+        for name in ("offered", "admitted", "limited", "would_limit", "shed")
+        if name not in ("would_limit", "shed") or key.get(f"{name}_per_s")
     )
     return ["", f"Now: {counts}"]

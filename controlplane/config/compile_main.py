@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from controlplane.config.compile_breaker import breaker_policy
 from controlplane.config.document import Document
 from controlplane.config.problem import PathParts
 from controlplane.config.schema import MainFile
@@ -174,6 +175,7 @@ def _pools(main: MainFile, document: Document) -> list[words.Pool]:
                     engine=spec.engine,
                     model_label=spec.model_label,
                     rate=rate_policy(main.defaults.rate, spec.rate, slo.ttft_s if slo else None),
+                    breaker=breaker_policy(main.defaults.breaker, spec.breaker, slo.ttft_s if slo else None),
                     connect_timeout_s=spec.connect_timeout_s,
                     max_requests=spec.max_requests,
                     ref=_ref(document, ("models", name, "versions", version)),

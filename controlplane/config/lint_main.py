@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from controlplane.config.compile_breaker import WARMUP_FACTOR, breaker_policy
 from controlplane.config.compile_main import endpoints, main_window_places, rate_policy, uses_dns
 from controlplane.config.draft import Draft
 from controlplane.config.lint_route import route_problems
@@ -116,6 +117,7 @@ def _models(draft: Draft) -> Iterator[Problem]:
 def _endpoints(
     draft: Draft, spec: Version, where: PathParts, pool: str, seen: dict[tuple[str, int], str]
 ) -> Iterator[Problem]:
+            yield from _breaker(draft, name, version, where)
     for index, endpoint in enumerate(spec.endpoints):
         path, place = (*where, "endpoints", index), (endpoint.address, endpoint.port)
         if seen.get(place) == pool:
@@ -158,3 +160,26 @@ def _no_tenant(name: str, tenants: frozenset[str]) -> tuple[str, str]:
 
 def _is_loopback(address: str) -> bool:
     return address in ("localhost", "::1") or (is_address(address) and address.startswith("127."))
+def _breaker(draft: Draft, model: str, version: str, where: PathParts) -> Iterator[Problem]:
+    """M13: a server that is still warming up must not be taken for a broken one."""
+    own, default = draft.main.models[model].versions[version].breaker, draft.main.defaults.breaker
+    made = breaker_policy(default, own, None)
+    if made.enabled and made.strategy == "static" and not _has_slo(draft, model, version):
+        path = (*where, "breaker") if own.strategy else ("defaults", "breaker")
+        message = f"{model}:{version} has no SLO: no call of it is ever slow"
+        yield draft.warning((*path, "strategy"), message, "`slos` for it, or another strategy")
+    shortest_s = WARMUP_FACTOR * made.warmup_s
+    if made.half_open_timeout_s < shortest_s:
+        is_own = own.half_open_timeout_s is not None or default.half_open_timeout_s is None
+        path = (*where, "breaker") if is_own else ("defaults", "breaker")
+        message = (
+            f"{made.half_open_timeout_s:g} s is too short for {model}:{version}, which warms up for"
+            f" {made.warmup_s:g} s"
+        )
+        yield draft.error((*path, "half_open_timeout_s"), message, f"at least {shortest_s:g}")
+
+
+def _has_slo(draft: Draft, model: str, version: str) -> bool:
+    return model in draft.main.slos or f"{model}:{version}" in draft.main.slos
+
+

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from controlplane.config.schema import MainFile, TenantFile, TenantList
+from controlplane.config.schema.breaker import Breaker
 from controlplane.config.schema.limit import Match, QuotaLine, Quotas, Window
 from controlplane.config.schema.main import Defaults, Identity, JwtProvider
 from controlplane.config.schema.rate import RATE_FIELDS, Guards, Rate
@@ -45,6 +46,7 @@ _MAIN: tuple[tuple[str, type[BaseModel]], ...] = (
     ("defaults", Defaults),
     ("defaults.rate", Rate),
     ("defaults.rate.guards", Guards),
+    ("defaults.breaker", Breaker),
     ("models.NAME", Model),
     ("models.NAME.versions.VERSION", Version),
     ("models.NAME.versions.VERSION.endpoints[]", Endpoint),
@@ -176,6 +178,8 @@ def _default(section: type[BaseModel], name: str, field: FieldInfo) -> str:
         return f"`{_yaml_scalar(getattr(words.Guards(), name))}`"
     if section is Rate and name in RATE_FIELDS and name != "contract_rate":
         return f"`{_yaml_scalar(getattr(words.RatePolicy(), RATE_FIELDS[name]))}`"
+    if section is Breaker and name != "half_open_timeout_s":
+        return f"`{_yaml_scalar(getattr(words.BreakerPolicy(), name))}`"
     if section is TenantFile and name in ("weight", "guarantee"):
         share = words.TenantShare()
         return f"`{_yaml_scalar(share.weight if name == 'weight' else share.guarantee_per_s)}`"

@@ -38,6 +38,7 @@ class BreakerMemory:
     threshold: Threshold = field(default_factory=Threshold)
     breaker: Breaker = field(default_factory=Breaker)
     why: str = "nothing speaks against it"  # the last change of state
+    since_failed: float = 0.0  # failures counted before that
     opened: int = 0  # times, ever
     probe_ratio: float = 1.0
 
@@ -69,7 +70,8 @@ def judge_breaker(
     step = machine.advance(before.breaker, evidence, policy, tick.dt_s, jitter)
     after = replace(seen, threshold=threshold, breaker=step.breaker, probe_ratio=_probe_ratio(seen, tick))
     if step.why:
-        after = replace(after, why=step.why, since_s=clock_s)
+        last = history.samples[-1].calls if history.samples else None
+        after = replace(after, why=step.why, since_s=clock_s, since_failed=last.failed if last else 0.0)
         if step.breaker.state is BreakerState.OPEN:
             after = replace(after, opened=before.opened + 1)
     return after, _decision(policy, after, tick, evidence)
@@ -96,16 +98,21 @@ def _evidence(memory: BreakerMemory, threshold_s: float | None, calls: Calls) ->
     recent = history.recent(SHORT_S, since_s=since_s)
     short, long = history.window(SHORT_S, since_s=since_s), history.window(LONG_S, since_s=since_s)
     probes = Share()
-    tried = history.window(math.inf, since_s=since_s)
     if memory.breaker.state is BreakerState.HALF_OPEN:
+        tried = history.window(math.inf, since_s=since_s)
         probes = Share(calls=tried.answered, bad=tried.failed + tried.slow(threshold_s))
     return Evidence(
         failures=Share(calls=recent.answered, bad=recent.failed),
         slow=_slow(short, threshold_s),
         slow_long=_slow(long, threshold_s),
-        failures_in_a_row=int(min(calls.failures_in_a_row, tried.failed)),
+        failures_in_a_row=int(min(calls.failures_in_a_row, _failed_since(memory, calls))),
         probes=probes,
     )
+
+
+def _failed_since(memory: BreakerMemory, calls: Calls) -> float:
+    """Failures in this state; totals that began anew since then are all of it."""
+    return calls.failed - memory.since_failed if calls.failed >= memory.since_failed else calls.failed
 
 
 def _slow(growth: Growth, threshold_s: float | None) -> Share:

@@ -24,7 +24,14 @@ from controlplane.decide.share import (
     SHRUNK,
     WEIGHT,
 )
-from controlplane.model.decision import KEY_REASONS, Decision, PoolDecision, PoolState
+from controlplane.model.decision import (
+    KEY_REASONS,
+    BreakerDecision,
+    BreakerState,
+    Decision,
+    PoolDecision,
+    PoolState,
+)
 from controlplane.model.policy import Curve, Key, Mode, Policy, Pool, WindowLimit
 
 PER_S = "requests/s"
@@ -54,7 +61,16 @@ def explain(policy: Policy, decision: Decision, key_id: str) -> Explanation:
     if index is None:
         raise KeyError(key_id)
     case = _Case.of(policy, decision, index)
-    steps = (_pool_lines, _share_lines, _limit_lines, _window_lines, _mode_lines, _change_lines)
+    steps = (
+        _rest_lines,
+        _pool_lines,
+        _share_lines,
+        _limit_lines,
+        _window_lines,
+        _breaker_lines,
+        _mode_lines,
+        _change_lines,
+    )
     return Explanation(key=key_id, lines=tuple(line for step in steps for line in step(case)))
 
 
@@ -67,6 +83,7 @@ class _Case:
     key: Key
     pool: Pool | None
     judged: PoolDecision | None
+    breaker: BreakerDecision | None
     floor_per_s: float | None
     rate_per_s: float
     fair_per_s: float
@@ -86,6 +103,7 @@ class _Case:
             key=key,
             pool=plan.pool if plan else None,
             judged=decision.pools.get(key.pool),
+            breaker=decision.breakers.get(key.pool),
             floor_per_s=float(plan.keys.floor_per_s[row]) if plan else None,
             rate_per_s=float(decision.rate_per_s[index]),
             fair_per_s=float(decision.fair_per_s[index]),
@@ -97,6 +115,20 @@ class _Case:
     @property
     def windows(self) -> list[WindowLimit]:
         return [window for window in self.policy.windows if window.name in self.key.windows]
+
+
+def _rest_lines(case: _Case) -> Iterator[Line]:
+    """Before everything else: a breaker that does not let everything pass, and when to come back."""
+    made = case.breaker
+    if made is None or made.state is BreakerState.CLOSED:
+        return
+    yield Line(label="breaker", value=made.state.value, unit="", reason=made.reason)
+    if made.state is BreakerState.OPEN:
+        reason = "everything is answered 503; then a few requests may try"
+        yield Line(label="open for", value=float(made.retry_after_s), unit="s", reason=reason)
+    if made.state is BreakerState.HALF_OPEN:
+        reason = "of the requests may try; the others are answered 503"
+        yield Line(label="passes", value=100 * made.probe_ratio, unit="%", reason=reason)
 
 
 def _pool_lines(case: _Case) -> Iterator[Line]:
@@ -182,6 +214,17 @@ def _window_lines(case: _Case) -> Iterator[Line]:
     if len(limits) > 1:
         least = min(limits, key=lambda name: limits[name])
         yield Line(label="binding", value=limits[least], unit=PER_S, reason=f"{least} is the lowest")
+
+
+def _breaker_lines(case: _Case) -> Iterator[Line]:
+    made = case.breaker
+    if made is None:
+        return
+    if made.state is BreakerState.CLOSED:
+        yield Line(label="breaker", value=made.state.value, unit="", reason=made.reason)
+    if made.threshold_s is not None:
+        reason = "a first byte later than this is slow"
+        yield Line(label="slow above", value=made.threshold_s, unit="s", reason=reason)
 
 
 def _mode_lines(case: _Case) -> Iterator[Line]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.model.decision import KEY_REASONS, Decision, PoolDecision
+from controlplane.model.decision import KEY_REASONS, BreakerDecision, BreakerState, Decision, PoolDecision
 from controlplane.model.policy import Key, Policy
 
 THRESHOLD_RATIO = 0.01  # a smaller change of a rate is not worth a line
@@ -25,7 +25,7 @@ class Change:
     """One limit (or switch) that changed. `old` is None for a new one, `new` for one that is gone."""
 
     at_s: float
-    kind: str  # pool | key | freeze | mode | config
+    kind: str  # pool | key | breaker | freeze | mode | config
     subject: str  # Pool.id, Key.id, or what was switched
     old: float | str | None
     new: float | str | None
@@ -63,10 +63,32 @@ def changes(
     threshold_ratio: float = THRESHOLD_RATIO,
     keys_at_most: int = KEYS_PER_TICK,
 ) -> Changes:
-    """Every pool whose rate or state changed, and the keys that changed most."""
+    """Breakers and pools whose state changed, pools whose rate did, and the keys that changed most."""
+    breakers = _breaker_changes(old[1].breakers if old else {}, new[1])
     pools = _pool_changes(old[1].pools if old else {}, new[1], threshold_ratio)
     keys, omitted = _key_changes(old, new, threshold_ratio, keys_at_most)
-    return Changes(lines=(*pools, *keys), omitted=omitted)
+    return Changes(lines=(*breakers, *pools, *keys), omitted=omitted)
+
+
+def _breaker_changes(old: Mapping[str, BreakerDecision], new: Decision) -> list[Change]:
+    """A breaker that was never seen counts as closed: a start is no event."""
+    found = []
+    for pool_id, after in sorted(new.breakers.items()):
+        before = str(old[pool_id].state) if pool_id in old else BreakerState.CLOSED.value
+        if before != after.state:
+            found.append(
+                Change(
+                    at_s=new.now_s,
+                    kind="breaker",
+                    subject=pool_id,
+                    old=before,
+                    new=str(after.state),
+                    reason=after.reason,
+                    inputs={"threshold_s": after.threshold_s, "failure_ratio": after.failure_ratio}
+                    | dict(after.inputs),
+                )
+            )
+    return found
 
 
 def _pool_changes(old: Mapping[str, PoolDecision], new: Decision, threshold_ratio: float) -> list[Change]:

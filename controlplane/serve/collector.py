@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from controlplane.model.decision import PoolDecision, PoolState
+from controlplane.model.decision import BreakerState, PoolDecision, PoolState
 from controlplane.model.policy import Mode, Policy
 from controlplane.model.signal import SIGNALS, KeyTraffic, Load, Observation
 from controlplane.serve.documents import number, short_name
@@ -23,7 +23,7 @@ from controlplane.serve.view import Moment, View
 KEY_SERIES = 2000
 OTHER = "other"
 KEY_LABELS = ("route", "tenant", "model_version")
-TRAFFIC = ("offered", "limited", "would_limit")
+TRAFFIC = ("offered", "limited", "would_limit", "shed")
 
 KeyLabels = tuple[str, str, str]
 
@@ -35,6 +35,7 @@ class Totals:
     offered: dict[KeyLabels, float] = field(default_factory=dict)
     limited: dict[KeyLabels, float] = field(default_factory=dict)
     would_limit: dict[KeyLabels, float] = field(default_factory=dict)
+    shed: dict[KeyLabels, float] = field(default_factory=dict)
     by_rule: dict[tuple[str, str, str, str], float] = field(default_factory=dict)  # key labels and rule
 
     def keep(self, labels: frozenset[KeyLabels]) -> None:
@@ -81,6 +82,7 @@ class ViewCollector(Collector):
         moment = self._view.moment()
         if moment is not None:
             yield from _pools(moment)
+            yield from _breakers(moment)
             yield from self._keys(moment)
             yield from _signals(moment, self._view.now_s())
 
@@ -154,6 +156,7 @@ class ViewCollector(Collector):
             ("offered", "Requests that reached a limit."),
             ("limited", "Requests refused with 429."),
             ("would_limit", "Requests that observe mode let through, and enforce mode would have refused."),
+            ("shed", "Requests refused with 503 because the breaker of the model version was not closed."),
         ):
             family = CounterMetricFamily(f"tidegate_{name}", text, labels=KEY_LABELS)
             for labels, total in getattr(self._totals, name).items():
@@ -188,6 +191,16 @@ def _pools(moment: Moment) -> Iterator[Metric]:
         yield _gauges(name, text, ("model_version",), [((id,), of(pool)) for id, pool in pools])
     states = [((id,), pool.state) for id, pool in pools]
     yield _states("tidegate_pool_state", "How the rate came about.", states, ("model_version",), PoolState)
+
+
+def _breakers(moment: Moment) -> Iterator[Metric]:
+    breakers = sorted(moment.decision.breakers.items())
+    states = [((id,), made.state) for id, made in breakers]
+    text = "What the breaker does with requests."
+    yield _states("tidegate_breaker_state", text, states, ("model_version",), BreakerState)
+    thresholds = [((id,), made.threshold_s) for id, made in breakers]
+    text = "A first byte later than this is slow."
+    yield _gauges("tidegate_breaker_threshold_seconds", text, ("model_version",), thresholds)
 
 
 def _signals(moment: Moment, now_s: float) -> Iterator[Metric]:

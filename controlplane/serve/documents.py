@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.decide.explain import Explanation
-from controlplane.model.decision import KEY_REASON_CODES, KEY_REASONS, PoolDecision
+from controlplane.model.decision import KEY_REASON_CODES, KEY_REASONS, BreakerDecision, PoolDecision
 from controlplane.model.policy import Key, Policy
 from controlplane.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, RUNTIME
 from controlplane.model.signal import SIGNALS, KeyTraffic, Load, Observation, Reading
@@ -69,6 +69,9 @@ def decisions(
         "frozen": control.frozen,
         "gateways": decision.gateways,
         "pools": [_pool(pool) for id, pool in sorted(decision.pools.items()) if selection.matches_pool(id)],
+        "breakers": [
+            _breaker(made) for id, made in sorted(decision.breakers.items()) if selection.matches_pool(id)
+        ],
         "keys": [_key(moment, i) for i in page],
         "total": len(chosen),
         "next": policy.keys[page[-1]].id if more else None,
@@ -86,6 +89,20 @@ def _pool(pool: PoolDecision) -> Document:
         "utilisation_percent": number(pool.utilisation_percent),
         "reason": pool.reason,
         "inputs": {name: number(value) for name, value in sorted(pool.inputs.items())},
+    }
+
+
+def _breaker(made: BreakerDecision) -> Document:
+    return {
+        "model_version": made.pool,
+        "state": str(made.state),
+        "threshold_s": number(made.threshold_s),
+        "failure_ratio": number(made.failure_ratio),
+        "retry_after_s": None if made.state == "closed" else made.retry_after_s,
+        "probe_ratio": number(made.probe_ratio),
+        "capacity_ratio": number(made.capacity_ratio),
+        "reason": made.reason,
+        "inputs": {name: number(value) for name, value in sorted(made.inputs.items())},
     }
 
 
@@ -118,14 +135,15 @@ def _traffic(observation: Observation | None, key_id: str) -> Document:
     """What gateways counted; all null without their counters, zero for a key nobody used."""
     if observation is None or observation.traffic is None:
         return dict.fromkeys(
-            ("offered_per_s", "admitted_per_s", "limited_per_s", "would_limit_per_s", "by_rule")
+            ("offered_per_s", "admitted_per_s", "limited_per_s", "would_limit_per_s", "shed_per_s", "by_rule")
         )
     seen = observation.traffic.get(key_id, KeyTraffic(offered_per_s=0.0))
     return {
         "offered_per_s": number(seen.offered_per_s),
-        "admitted_per_s": number(max(0.0, seen.offered_per_s - seen.limited_per_s)),
+        "admitted_per_s": number(max(0.0, seen.offered_per_s - seen.limited_per_s - seen.shed_per_s)),
         "limited_per_s": number(seen.limited_per_s),
         "would_limit_per_s": number(seen.would_limit_per_s),
+        "shed_per_s": number(seen.shed_per_s),
         "by_rule": {rule: number(rate) for rule, rate in sorted(seen.by_rule.items())},
     }
 

@@ -37,6 +37,7 @@ def test_the_lines_lead_from_the_signal_to_the_bucket() -> None:
         "minimum",
         "limit",
         "burst",
+        "breaker",
         "to raise it",
         "to raise the pool",
     ]

@@ -7,7 +7,7 @@ import pytest
 from fake_view import FakeView, policy, xds_status
 from prometheus_client import CollectorRegistry
 
-from controlplane.model.decision import KEY_REASON_CODES, PoolState
+from controlplane.model.decision import KEY_REASON_CODES, BreakerState, PoolState
 from controlplane.serve.admin import admin_app
 from controlplane.serve.collector import ViewCollector
 from controlplane.serve.metrics import Metrics
@@ -51,7 +51,7 @@ def test_every_address_of_the_admin_api_is_described() -> None:
     assert missing == set()
 
 
-@pytest.mark.parametrize("word", [*KEY_REASON_CODES, *PoolState])
+@pytest.mark.parametrize("word", [*KEY_REASON_CODES, *PoolState, *BreakerState])
 def test_every_reason_and_state_is_described(word: str) -> None:
     assert f"`{word}`" in ADMIN
 

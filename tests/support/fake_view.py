@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from controlplane.model.decision import Decision, PoolDecision, PoolState
+from controlplane.model.decision import BreakerDecision, BreakerState, Decision, PoolDecision, PoolState
 from controlplane.model.policy import (
     Gateways,
     Key,
@@ -102,6 +102,16 @@ def decision(of: Policy, *, rate_per_s: float = 40.0) -> Decision:
         fair_per_s=rates.copy(),
         reason=np.zeros(len(rates), np.int8),
         burst_s=np.ones(len(rates)),
+        breakers={
+            id: BreakerDecision(
+                pool=id,
+                state=BreakerState.CLOSED,
+                threshold_s=0.5,
+                failure_ratio=0.01,
+                reason="closed: nothing speaks against it.",
+            )
+            for id in pools
+        },
     )
 
 

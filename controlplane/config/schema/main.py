@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from controlplane.config.schema.breaker import Breaker
 from controlplane.config.schema.limit import Windows
 from controlplane.config.schema.rate import Rate
 from controlplane.config.schema.route import Route
@@ -45,6 +46,7 @@ class Defaults(Section):
     """What holds where nothing else is said."""
 
     rate: Rate = Field(Rate(), description="The rate of every model version.")
+    breaker: Breaker = Field(Breaker(), description="The breaker of every model version.")
 
 
 class MainFile(Section):
@@ -67,7 +69,7 @@ class MainFile(Section):
         description="Tenant of requests without identity, on routes that allow it.",
         examples=["anonymous"],
     )
-    defaults: Defaults = Field(Defaults(), description="Rates where nothing else is said.")
+    defaults: Defaults = Field(Defaults(), description="Rates and breakers where nothing else is said.")
     models: Models = Field(description="Models by name.")
     slos: dict[Scope, Slo] = Field(
         {}, description="Promises by `model` or `model:version`.", examples=[{"chat": {"ttft_s": 0.8}}]

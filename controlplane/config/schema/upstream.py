@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, GetJsonSchemaHandler, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from controlplane.config.schema.breaker import Breaker
 from controlplane.config.schema.rate import Rate
 from controlplane.config.schema.scalar import (
     Host,
@@ -92,6 +93,7 @@ class Version(Section):
         1024, description="Requests in flight per gateway, at most."
     )
     rate: Rate = Field(Rate(), description="What differs from `defaults.rate`.")
+    breaker: Breaker = Field(Breaker(), description="What differs from `defaults.breaker`.")
 
 
 class Model(Section):
