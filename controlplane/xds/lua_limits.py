@@ -21,6 +21,7 @@ from controlplane.model.decision import Decision
 from controlplane.model.ladder import COST_MAX, LADDER_S, UNITS_PER_S, class_name
 from controlplane.model.policy import Key, ModelFrom, Policy, Route, WindowLimit
 from controlplane.xds import lua_text
+from controlplane.xds.lua_breaker import breakers
 
 COST_DIGITS = 10  # of COST_MAX
 _SHARED_MARGIN = 1.0 - 1e-5
@@ -61,6 +62,7 @@ def limits_script(policy: Policy, decision: Decision, code: str) -> str:
         gateways=str(max(1, decision.gateways)),
         costs=f'"{costs}"',
         failures=lua_text.table(failures(decision)),
+        breakers=breakers(decision, policy.mode),
     )
     return f"{rendered.text}local TICK={tick}\n{code}"
 

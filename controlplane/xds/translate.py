@@ -16,13 +16,14 @@ from google.protobuf.message import Message
 from controlplane.model import resource as types
 from controlplane.model.decision import Decision
 from controlplane.model.gateway import GatewayMember
-from controlplane.model.policy import Policy, Pool, SourceRef
+from controlplane.model.policy import Mode, Policy, Pool, SourceRef
 from controlplane.model.resource import Resource, Snapshot
 from controlplane.xds import codec, names
 from controlplane.xds.cluster import cluster
 from controlplane.xds.endpoints import endpoints, gateways
 from controlplane.xds.extensions import jwt_filter
 from controlplane.xds.listener import listener
+from controlplane.xds.lua_breaker import breakers
 from controlplane.xds.lua_code import LuaCode
 from controlplane.xds.lua_identity import closed_script, identity_script
 from controlplane.xds.lua_limits import failures, limits_script
@@ -108,7 +109,7 @@ class Translator:
                 lambda: _script(names.IDENTITY_FILTER, identity_script(policy, code.identity)),
             ),
             names.LIMITS_FILTER: (
-                (policy, *_limits_inputs(decision)),
+                (policy, *_limits_inputs(decision, policy.mode)),
                 lambda: _script(names.LIMITS_FILTER, limits_script(policy, decision, code.limits)),
             ),
         }
@@ -145,10 +146,11 @@ def _cluster_inputs(pool: Pool) -> tuple[object, ...]:
     return (pool.id, pool.dns, pool.http2, pool.connect_timeout_s, pool.max_requests, named)
 
 
-def _limits_inputs(decision: Decision) -> tuple[object, ...]:
+def _limits_inputs(decision: Decision, mode: Mode) -> tuple[object, ...]:
     """The part of a decision that reaches Envoy; its reasons and its time do not."""
     told = tuple(failures(decision).items())
-    return (decision.rate_per_s.tobytes(), decision.burst_s.tobytes(), decision.gateways, told)
+    rates, classes = decision.rate_per_s.tobytes(), decision.burst_s.tobytes()
+    return (rates, classes, decision.gateways, told, breakers(decision, mode))
 
 
 def _encoded(build: Callable[..., betterproto2.Message | Message], *inputs: object) -> bytes:

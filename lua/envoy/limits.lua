@@ -1,7 +1,7 @@
 -- A request with a tenant -> its pool, its price and its colours; its answer -> counters and honest headers.
 -- POLICY (changes with the files): routes, served, tenants, profiles, priority, shapes, windows. TICK (changes with the
--- load): gateways, costs, failures. The price travels to the rate limiter as dynamic metadata: class, key and cost
--- of up to three slots, the shortest burst first, because a refusal ends the charging there. So do, where the
+-- load): gateways, costs, failures, breakers. The price travels to the rate limiter as dynamic metadata: class, key and
+-- cost of up to three slots, the shortest burst first, because a refusal ends the charging there. So do, where the
 -- tenant has a quota, the tokens to `reserve` now and those to `settle` at the end of the stream, whatever ends it.
 local METADATA = "tg"
 local BODY_METADATA = "tg.body"
@@ -183,19 +183,30 @@ local function reserve(handle, metadata, route)
   metadata:set(METADATA, "settle", max(1, input))
 end
 
-local function colour(headers, name, pool, tenant)
+local function colour(headers, name, pool, tenant, status)
   headers:add("x-tidegate-route", name)
   if pool == nil then
     return
   end
   headers:add("x-tidegate-pool", pool)
   headers:add("x-tidegate-model-version", pool)
-  headers:add("resilience.status", "closed")
+  headers:add("resilience.status", status)
   headers:add("resilience.failure-rate", TICK.failures[pool] or "insufficient")
   local profile = tenant and POLICY.tenants.profile[tenant]
   if profile then
     headers:add("x-tidegate-priority", POLICY.priority[profile])
   end
+end
+
+-- The breaker stops this request: counted, and refused unless breakers only watch.
+local function rest(handle, metadata, labels, pool)
+  local enforced = breaker.enforced(pool)
+  count(handle, labels, (enforced and "shed" or "would_limit") .. "~breaker")
+  if enforced then
+    count(handle, labels, "offered")
+    metadata:set(METADATA, "outcome", "shed")
+  end
+  return enforced
 end
 
 local function price(handle)
@@ -217,10 +228,16 @@ local function price(handle)
     metadata:set(METADATA, "model_version", pool)
     metadata:set(METADATA, "started_ms", handle:timestamp())
   end
+  local status = "closed"
   if not route.free then
     local index = index_of(tenant, name, pool)
     if index == nil then
       return NOT_ALLOWED
+    end
+    local stop
+    status, stop = breaker.judge(pool, handle:timestamp())
+    if stop ~= nil and rest(handle, metadata, name .. "~" .. tenant .. "~" .. pool, pool) then
+      return stop
     end
     charge(handle, metadata, index, name .. "|" .. tenant .. "|" .. pool, tenant, pool, route)
     if byte(POLICY.metered, index + 1) == METERED then
@@ -229,7 +246,7 @@ local function price(handle)
     metadata:set(METADATA, "outcome", "admitted")
     count(handle, name .. "~" .. tenant .. "~" .. pool, "offered")
   end
-  colour(handle:headers(), name, pool, tenant)
+  colour(handle:headers(), name, pool, tenant, status)
   handle:clearRouteCache() -- the route's cluster is the header just set
   return nil
 end
