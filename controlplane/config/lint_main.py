@@ -109,6 +109,7 @@ def _models(draft: Draft) -> Iterator[Problem]:
             where = (*path, "versions", version)
             yield from _endpoints(draft, spec, where, f"{name}:{version}", seen)
             yield from _rate(draft, name, version, where)
+            yield from _breaker(draft, name, version, where)
     for scope in draft.main.slos:
         if unknown := unknown_scope(scope, draft.policy):
             yield draft.error(("slos", scope), *unknown)
@@ -117,7 +118,6 @@ def _models(draft: Draft) -> Iterator[Problem]:
 def _endpoints(
     draft: Draft, spec: Version, where: PathParts, pool: str, seen: dict[tuple[str, int], str]
 ) -> Iterator[Problem]:
-            yield from _breaker(draft, name, version, where)
     for index, endpoint in enumerate(spec.endpoints):
         path, place = (*where, "endpoints", index), (endpoint.address, endpoint.port)
         if seen.get(place) == pool:
@@ -152,14 +152,6 @@ def _rate(draft: Draft, model: str, version: str, where: PathParts) -> Iterator[
             yield draft.error(written(field), message, f"at least {slowest:.4g}")
 
 
-def _no_tenant(name: str, tenants: frozenset[str]) -> tuple[str, str]:
-    close = nearest(name, tenants)
-    hint = f"; did you mean `{close}`?" if close else ""
-    return f"no tenant file has the tenant `{name}`{hint}", "a tenant's id"
-
-
-def _is_loopback(address: str) -> bool:
-    return address in ("localhost", "::1") or (is_address(address) and address.startswith("127."))
 def _breaker(draft: Draft, model: str, version: str, where: PathParts) -> Iterator[Problem]:
     """M13: a server that is still warming up must not be taken for a broken one."""
     own, default = draft.main.models[model].versions[version].breaker, draft.main.defaults.breaker
@@ -183,3 +175,11 @@ def _has_slo(draft: Draft, model: str, version: str) -> bool:
     return model in draft.main.slos or f"{model}:{version}" in draft.main.slos
 
 
+def _no_tenant(name: str, tenants: frozenset[str]) -> tuple[str, str]:
+    close = nearest(name, tenants)
+    hint = f"; did you mean `{close}`?" if close else ""
+    return f"no tenant file has the tenant `{name}`{hint}", "a tenant's id"
+
+
+def _is_loopback(address: str) -> bool:
+    return address in ("localhost", "::1") or (is_address(address) and address.startswith("127."))
