@@ -30,12 +30,14 @@ from controlplane.xds import names
 from controlplane.xds.translate import Translator
 
 REACTIONS_KEPT = 1000
+EXCHANGED_WITHIN_S = 0.05  # from the ACK of a script until the last worker has let go of the old one
 
 
 class Reader(Protocol):
     """Where observations come from (`signals.feed.Feed`)."""
 
     async def read(self, now_s: float, *, gateways: int = 1) -> Observation: ...
+    async def read_behind_push(self) -> None: ...
     async def retarget(self, policy: Policy) -> None: ...
     async def close(self) -> None: ...
 
@@ -96,6 +98,7 @@ class Loop:
         self._visible_s: float | None = None
         self._wake = asyncio.Event()
         self._reading = asyncio.Lock()  # sources are not exchanged under a reading
+        self._settled = asyncio.Event()
 
     @property
     def policy(self) -> Policy | None:
@@ -147,6 +150,24 @@ class Loop:
 
     async def run(self) -> None:
         """Tick until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tick_on())
+            tasks.create_task(self._look_behind_pushes())
+
+    async def _look_behind_pushes(self) -> None:
+        """Envoy drops a script's counters with the script: look again before they reach what they were."""
+        while True:
+            await self._settled.wait()
+            await asyncio.sleep(EXCHANGED_WITHIN_S)
+            self._settled.clear()
+            try:
+                async with self._reading:
+                    if self._reader is not None:
+                        await self._reader.read_behind_push()
+            except Exception as error:
+                self._parts.events.tick_failed(error)
+
+    async def _tick_on(self) -> None:
         while True:
             started_s = time.monotonic()
             self._wake.clear()
@@ -242,6 +263,7 @@ class Loop:
             self._visible_s = max(max(times), observation.now_s)
 
     def _on_settled(self, _seconds: float) -> None:
+        self._settled.set()
         if self._visible_s is None:
             return
         reaction_s = max(0.0, self._clock() - self._visible_s)

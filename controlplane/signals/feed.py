@@ -70,6 +70,10 @@ class Feed:
             calls=self.report.calls,
         )
 
+    async def read_behind_push(self) -> None:
+        """Limits changed: see which of the gateways' counters began anew."""
+        await self._gateways.read_behind_push()
+
     async def retarget(self, policy: Policy) -> None:
         """Take over a reloaded policy; what is known of endpoints and gateways that stay is kept.
 

@@ -120,11 +120,17 @@ class GatewaySource:
         known = sum(time_s is not None and now_s - time_s <= HOLD_S for time_s in times)
         return self._book.calls(self._ids) if enough(known, len(times)) else None
 
+    async def read_behind_push(self) -> None:
+        """Look at every gateway once more, after a change of the limits began some of its counters anew."""
+        for fetched in await self._fetcher.fetch_within(self._gateways, self._patience_s):
+            if fetched.url in self._gateways:
+                self._take(self._gateways[fetched.url], fetched, regular=False)
+
     async def close(self) -> None:
         """Stop asking."""
         await self._fetcher.close()
 
-    def _take(self, gateway: _Gateway, fetched: Fetched) -> None:
+    def _take(self, gateway: _Gateway, fetched: Fetched, *, regular: bool = True) -> None:
         gateway.problem = fetched.problem
         if fetched.text is None:
             for target in gateway.targets.values():
@@ -134,9 +140,11 @@ class GatewaySource:
         uptime_s = max((sample.value for sample in samples.get(UPTIME, ())), default=gateway.uptime_s)
         restarted = uptime_s < gateway.uptime_s
         gateway.uptime_s = uptime_s
-        gateway.counters.add(
-            fetched.time_s, gateway.names.counts_of(samples.get(REQUESTS, ())), restarted=restarted
-        )
+        counts = gateway.names.counts_of(samples.get(REQUESTS, ()))
+        if regular:
+            gateway.counters.add(fetched.time_s, counts, restarted=restarted)
+        else:
+            gateway.counters.carry(counts, restarted=restarted)
         by_pool = self._by_pool(samples)
         self._book.add(gateway.pages, fetched.time_s, by_pool, restarted=restarted)
         for pool, own in by_pool.items():

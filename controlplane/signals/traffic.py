@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controlplane.model.signal import KeyTraffic
 from controlplane.signals.text import Sample
@@ -28,6 +28,7 @@ class Counters:
     time_s: float | None = None
     counts: Vector | None = None
     rates: Vector | None = None  # per second, by `key~outcome~rule`, where above zero
+    carried: dict[str, float] = field(default_factory=dict)  # grown since `time_s`, by pages in between
 
     def add(self, time_s: float, counts: Vector, *, restarted: bool = False) -> None:
         """One page. A counter that appears or fell began at zero.
@@ -35,20 +36,31 @@ class Counters:
         Each for itself: Envoy drops the script's counters with the script they belong to, at every change of
         the limits, except those that a request under way still holds.
         """
-        before_s, before = self.time_s, self.counts
-        self.time_s, self.counts = time_s, counts
-        if before_s is None or before is None or time_s <= before_s:
+        before_s, known = self.time_s, self.counts is not None
+        self.carry(counts, restarted=restarted)
+        grown, self.carried, self.time_s = self.carried, {}, time_s
+        if before_s is None or not known or time_s <= before_s:
             self.rates = None
             return
         elapsed_s = time_s - before_s
-        base = {} if restarted else before
-        grown = {name: growth_of(base.get(name, 0.0), count) for name, count in counts.items()}
         self.rates = {name: count / elapsed_s for name, count in grown.items() if count > 0}
+
+    def carry(self, counts: Vector, *, restarted: bool = False) -> None:
+        """A page right behind a change of the limits, before counters that began anew reach what they were.
+
+        At a steady rate they count as much from one regular page to the next as they did before, and nothing
+        would seem to have happened.
+        """
+        if self.counts is not None:
+            base = {} if restarted else self.counts
+            for name, count in counts.items():
+                self.carried[name] = self.carried.get(name, 0.0) + growth_of(base.get(name, 0.0), count)
+        self.counts = counts
 
     def not_after(self, now_s: float) -> None:
         """A clock that stepped back: see `Target.not_after`. What grows next has no known duration."""
         if self.time_s is not None and self.time_s > now_s:
-            self.time_s, self.counts = now_s, None
+            self.time_s, self.counts, self.carried = now_s, None, {}
 
 
 def growth_of(before: float, now: float) -> float:

@@ -72,6 +72,7 @@ class _World:
         self.util: float | None = 60.0
         self.fail = False
         self.retargeted: list[Policy] = []
+        self.looked_again = 0
 
     def clock(self) -> float:
         return self.now_s
@@ -84,6 +85,9 @@ class _World:
             reading = Reading(absent="nothing exposed")
         load = Load(readings={"gpu_util_percent": reading})
         return Observation(now_s=now_s, loads={POOL: load}, traffic=None, gateways=gateways)
+
+    async def read_behind_push(self) -> None:
+        self.looked_again += 1
 
     async def retarget(self, policy: Policy) -> None:
         self.retargeted.append(policy)

@@ -207,3 +207,30 @@ async def test_after_the_clock_stepped_back_rates_are_neither_inflated_nor_held_
     await step(pages, source, after_s=-3600, one=None)
     report = await step(pages, source, after_s=20)
     assert report.traffic is None
+
+
+async def test_counters_that_begin_anew_at_every_change_of_limits_still_tell_the_rate(
+    pages: Any, gateways: Any
+) -> None:
+    """At a steady rate a new counter reaches in a second just what the old one had."""
+    source = gateways(ONE)
+    await step(pages, source, one=requests(offered=0))
+    for _ in range(3):
+        report = await step(pages, source, one=requests(offered=26, limited=5))
+        pages.pages[ONE] = requests(offered=1)
+        await source.read_behind_push()
+        assert report.traffic is not None
+        assert report.traffic[KEY].offered_per_s == 26.0
+        assert report.traffic[KEY].limited_per_s == 5.0
+
+
+async def test_counters_that_outlive_a_change_of_limits_are_not_counted_twice(
+    pages: Any, gateways: Any
+) -> None:
+    source = gateways(ONE)
+    await step(pages, source, one=requests(offered=1000))
+    pages.pages[ONE] = requests(offered=1003)
+    await source.read_behind_push()
+    report = await step(pages, source, one=requests(offered=1020))
+    assert report.traffic is not None
+    assert report.traffic[KEY].offered_per_s == 20.0
