@@ -1,4 +1,4 @@
-"""A record -> the numbers people ask for: per tenant and model version, over time, and whether to trust it."""
+"""A record -> the numbers people ask for: per tenant and model version, over time; and their own audit."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from controlplane.sim.des.world import PATIENCE_S, Moment, Platform, Record
 
 TOKEN_GAP_SLO_S = 0.1  # mean time between tokens
 LITTLE_RATIO = 0.05
+COMPLETE_S = 30.0  # requests that came later than this before the end had no time to complete: not judged
 _BINS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
 _BINS_MAX = 120
 
@@ -69,6 +70,8 @@ class Served:
     model_version: str
     ratio: float | None  # over the whole run
     after_event_ratio: float | None
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
     cv: float | None  # coefficient of variation of the admitted rate in windows of 10 s after the event
 
 
@@ -161,7 +164,10 @@ def _line(
         offered_per_s=rate(jobs),
         admitted_per_s=rate(admitted),
         limited_per_s=rate([job for job in jobs if job.outcome is Outcome.LIMITED]),
-        good_per_s=rate([job for job in jobs if job.within(slo_s, TOKEN_GAP_SLO_S)]),
+        good_per_s=[
+            value if (number + 1) * bin_s <= platform.seconds - COMPLETE_S else None
+            for number, value in enumerate(rate([j for j in jobs if j.within(slo_s, TOKEN_GAP_SLO_S)]))
+        ],
         rate_per_s=mean("rate_per_s"),
         factor=mean("factor"),
         gpu_util_ratio=mean("gpu_util_ratio"),
@@ -187,6 +193,7 @@ def served(
     found = []
     for pool, moments in record.moments.items():
         jobs = [job for job in record.jobs if platform.keys[job.key].pool == pool]
+        waits = [wait for job in jobs if (wait := ttft_s(job)) is not None]
         bins = max(1, math.ceil(platform.seconds))
         offered, good, admitted = np.zeros(bins), np.zeros(bins), np.zeros(bins)
         for job in jobs:
@@ -197,9 +204,8 @@ def served(
         capacity = np.full(bins, mean_work * pod_capacity_per_s * platform.pods[pool])
         for moment in moments:
             capacity[min(bins - 1, int(moment.at_s - 1e-6))] = mean_work * pod_capacity_per_s * moment.pods_up
-        # The last requests had no time to complete; smoothing over 10 s lets a Poisson peak average out.
-        end = max(1, bins - 30)
-        possible = np.minimum(_smooth(offered, 10), capacity)
+        end = max(1, bins - int(COMPLETE_S))
+        possible = np.minimum(_smooth(offered, 10), capacity)  # a queue evens out a peak of a few seconds
         event = int(platform.scenario.event_s or 0)
         after = slice(min(event, end - 1), end)
         found.append(
@@ -207,6 +213,8 @@ def served(
                 model_version=pool,
                 ratio=_ratio(good[:end].sum(), possible[:end].sum()),
                 after_event_ratio=_ratio(good[after].sum(), possible[after].sum()),
+                ttft_p50_s=_quantile(waits, 0.5),
+                ttft_p99_s=_quantile(waits, 0.99),
                 cv=_cv(admitted[after]),
             )
         )

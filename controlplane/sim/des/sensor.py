@@ -28,7 +28,7 @@ class SensorSpec:
 
     interval_s: float = 1.0  # between scrapes
     lag_s: float = 0.5  # from a scrape to the judgement that may use it
-    noise_ratio: float = 0.05  # standard deviation of a reading, as a part of it
+    noise_ratio: float = 0.0  # standard deviation of a reading, as a part of it; a gauge is read exactly
     lost_ratio: float = 0.01  # scrapes that bring nothing
 
 

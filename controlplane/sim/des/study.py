@@ -85,9 +85,7 @@ class Study:
         return {
             "no limit": OpenGate(),
             f"static {STATIC_RATIO:g} of capacity": StaticGate(self.platform.keys, static),
-            "M1 formula, raw counter, no guards": PolicyGate(
-                formula_policy(self.policy, base), self.platform.keys
-            ),
+            "M1 formula, raw counter": PolicyGate(formula_policy(self.policy, base), self.platform.keys),
         }
 
     def notes(self) -> list[str]:
