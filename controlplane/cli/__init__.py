@@ -41,6 +41,7 @@ COMMANDS = {
     "check": ("check", CONFIGURE),
     "schema": ("check", CONFIGURE),
     "signals": ("signals", CONFIGURE),
+    "simulate": ("simulate", CONFIGURE),
     "serve": ("serve", RUN),
     "bootstrap": ("bootstrap", RUN),
     "top": ("top", LOOK),
