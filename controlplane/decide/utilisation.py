@@ -19,6 +19,7 @@ from controlplane.model.policy import RatePolicy, SignalChoice
 from controlplane.model.signal import Load, Reading
 
 KV_FULL_RATIO = 0.92
+FAILURES_OF_MIN = 20  # a ratio of fewer requests says nothing
 FUTURE_TOLERANCE_S = 5.0  # a sample later than this after now is from another clock
 
 # Above these a value is a blank or another unit, not a load (DCGM's blank is 9.2e18).
@@ -60,11 +61,13 @@ class Utilisation:
 
 
 def usable(name: str, reading: Reading, now_s: float) -> Sample | None:
-    """The sample in `reading`; None for nan, inf, negative or implausible values and times that cannot be."""
+    """The sample in `reading`; None for values and times that cannot be, and for a ratio of too few requests."""
     value, sampled_at_s, age_s = reading.value, reading.sampled_at_s, reading.age_s(now_s)
     if value is None or sampled_at_s is None or age_s is None:
         return None
     if not (math.isfinite(value) and 0.0 <= value <= _PLAUSIBLE_MAX.get(name, math.inf)):
+        return None
+    if name == "failure_ratio" and reading.count < FAILURES_OF_MIN:
         return None
     if not math.isfinite(sampled_at_s) or sampled_at_s > now_s + FUTURE_TOLERANCE_S:
         return None

@@ -24,7 +24,7 @@ from controlplane.signals.target import Target
 from controlplane.signals.text import Naming, Reader, Sample
 from controlplane.signals.traffic import HOLD_S, Counters, Names, enough, key_traffic
 
-WINDOW_S = 15.0
+WINDOW_S = 10.0  # what model servers are told of failures is that of the last ten seconds
 
 # Every name that comes from the limits script; Envoy puts its own prefix before it.
 REQUESTS = "tg_requests"

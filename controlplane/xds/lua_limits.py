@@ -70,7 +70,7 @@ def limits_script(policy: Policy, decision: Decision, code: str) -> str:
 def failures(decision: Decision) -> dict[str, str]:
     """The failure ratio of each pool as the model server is told it; pools without one are left out."""
     found = {pool: made.inputs.get("failure_ratio") for pool, made in sorted(decision.pools.items())}
-    return {pool: f"{ratio:.2f}" for pool, ratio in found.items() if ratio is not None and ratio == ratio}
+    return {pool: f"{ratio:.4f}" for pool, ratio in found.items() if ratio is not None and ratio == ratio}
 
 
 def costs(rate_per_s: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -251,7 +251,7 @@ def test_colours_for_the_model_server() -> None:
         ("x-tidegate-pool", "llama:r2"),
         ("x-tidegate-model-version", "llama:r2"),
         ("resilience.status", "closed"),
-        ("resilience.failure-rate", "0.02"),
+        ("resilience.failure-rate", "0.0213"),
         ("x-tidegate-priority", "high-priority"),
     ]
     assert dict(_ask(script, "mini").upstream)["resilience.failure-rate"] == "insufficient"
