@@ -28,6 +28,8 @@ FIELDS: dict[str, str] = {
     "route": "%ROUTE_NAME%",
     "started": "%START_TIME%",
     "status": "%RESPONSE_CODE%",
+    "tokens": f"%DYNAMIC_METADATA({METADATA}:settle)%",
+    "tokens_reserved": f"%DYNAMIC_METADATA({METADATA}:reserve)%",
     "tenant": f"%DYNAMIC_METADATA({METADATA}:tenant)%",
     "upstream": "%UPSTREAM_HOST%",
 }

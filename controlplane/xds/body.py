@@ -18,7 +18,13 @@ from envoy_data_plane.google.protobuf import Value
 
 from controlplane.xds.names import BODY_METADATA
 
-FIELDS: tuple[str, ...] = ("model", "stream", "max_tokens")
+FIELDS: tuple[str, ...] = (
+    "model",
+    "stream",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+)
 _JSON_TYPES = r"(?i)application/([^;]+\+)?json\s*(;.*)?"  # many clients name a charset
 
 

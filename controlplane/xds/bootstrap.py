@@ -7,12 +7,12 @@ statistics are labelled, and how much a gateway may take on.
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from typing import Any
 
 from controlplane.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, RUNTIME, Snapshot
 from controlplane.xds import codec, names
+from controlplane.xds.cluster import is_ip
 
 Plain = dict[str, Any]
 
@@ -146,9 +146,9 @@ def _stats_tags() -> list[Plain]:
 
     Envoy's own rule for cluster names stops at the first dot, and the rule that comes first wins, so the
     default rules are named one by one, after ours. `tg_requests~route~tenant~model:version~outcome`,
-    with `~rule` behind it on what a limit refused, and
-    `tg_ttfb_ms~model:version` come from the limits script, `cluster.model~version~.` from the clusters'
-    stat names. Group 1 leaves the name, group 2 is the label.
+    with `~rule` behind it on what a limit refused, `tg_ttfb_ms~model:version` and
+    `tg_usage~model:version~outcome` come from the limits script, `cluster.model~version~.` from the
+    clusters' stat names. Group 1 leaves the name, group 2 is the label.
     """
     part = "~[^~]+"
     labels = ("route", "tenant", "model_version")
@@ -161,6 +161,8 @@ def _stats_tags() -> list[Plain]:
         {"tag_name": "outcome", "regex": rf"\.tg_requests{part * len(labels)}(~([^~]+))({part})?$"},
         {"tag_name": "rule", "regex": rf"\.tg_requests{part * (len(labels) + 1)}(~([^~]+))$"},
         {"tag_name": "model_version", "regex": r"\.tg_ttfb_ms(~([^~]+))$"},
+        {"tag_name": "model_version", "regex": r"\.tg_usage(~([^~]+))~"},
+        {"tag_name": "outcome", "regex": r"\.tg_usage~[^~]+(~([^~]+))$"},
         {"tag_name": "envoy.cluster_name", "regex": r"^cluster\.(([^~]+~[^~]+|[^~.]+)~?\.)"},
         *({"tag_name": name} for name in _DEFAULT_TAGS),
     ]
@@ -169,7 +171,7 @@ def _stats_tags() -> list[Plain]:
 def _xds_cluster(gateway: Gateway) -> Plain:
     entry: Plain = {
         "name": names.XDS_CLUSTER,
-        "type": "STATIC" if _is_ip(gateway.xds_host) else "STRICT_DNS",
+        "type": "STATIC" if is_ip(gateway.xds_host) else "STRICT_DNS",
         "connect_timeout": "1s",
         "load_assignment": {
             "cluster_name": names.XDS_CLUSTER,
@@ -200,7 +202,7 @@ def _tls(files: TlsFiles, *, server_name: str) -> Plain:
             "validation_context": validation,
         }
     }
-    san_type = "IP_ADDRESS" if _is_ip(server_name) else "DNS"
+    san_type = "IP_ADDRESS" if is_ip(server_name) else "DNS"
     validation["match_typed_subject_alt_names"] = [{"san_type": san_type, "matcher": {"exact": server_name}}]
     if san_type == "DNS":
         context["sni"] = server_name
@@ -252,11 +254,3 @@ def _member(address: str, port: int) -> Plain:
 
 def _address(address: str, port: int) -> Plain:
     return {"socket_address": {"address": address, "port_value": port}}
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -10,6 +10,7 @@ by Envoy and loses its connections.
 
 from __future__ import annotations
 
+import ipaddress
 from datetime import timedelta
 
 from envoy_data_plane.envoy.config.cluster.v3 import (
@@ -48,7 +49,7 @@ from controlplane.model.policy import Pool
 from controlplane.model.poolstat import stat_name
 from controlplane.xds import codec
 
-_UPSTREAM_HTTP = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+UPSTREAM_HTTP = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _CONNECTION_IDLE = timedelta(seconds=60)  # below the 65 s and more at which model servers close
 _CONNECTIONS_MAX = 65_536
 _RETRIES_MAX = 1024
@@ -66,11 +67,11 @@ def cluster(pool: Pool) -> Cluster:
         alt_stat_name=stat_name(pool.id),
         connect_timeout=timedelta(seconds=pool.connect_timeout_s),
         lb_policy=ClusterLbPolicy.LEAST_REQUEST,
-        circuit_breakers=_circuit_breakers(pool.max_requests),
+        circuit_breakers=circuit_breakers(pool.max_requests),
         upstream_connection_options=UpstreamConnectionOptions(
             tcp_keepalive=TcpKeepalive(keepalive_probes=3, keepalive_time=30, keepalive_interval=5)
         ),
-        typed_extension_protocol_options={_UPSTREAM_HTTP: codec.pack(_upstream_http(http2=pool.http2))},
+        typed_extension_protocol_options={UPSTREAM_HTTP: codec.pack(upstream_http(http2=pool.http2))},
     )
     if pool.dns:
         message.type = ClusterDiscoveryType.STRICT_DNS
@@ -82,7 +83,8 @@ def cluster(pool: Pool) -> Cluster:
     return message
 
 
-def _circuit_breakers(max_requests: int) -> CircuitBreakers:
+def circuit_breakers(max_requests: int) -> CircuitBreakers:
+    """At most `max_requests` in flight; of the rest so many that it never binds."""
     return CircuitBreakers(
         thresholds=[
             CircuitBreakersThresholds(
@@ -98,7 +100,8 @@ def _circuit_breakers(max_requests: int) -> CircuitBreakers:
     )
 
 
-def _upstream_http(*, http2: bool) -> UpstreamHttp:
+def upstream_http(*, http2: bool) -> UpstreamHttp:
+    """How an upstream is spoken to."""
     if http2:
         protocol = HttpProtocolOptionsExplicitHttpConfig(
             http2_protocol_options=Http2ProtocolOptions(
@@ -122,7 +125,7 @@ def _named_endpoints(pool: Pool) -> ClusterLoadAssignment:
         endpoints=[
             LocalityLbEndpoints(
                 lb_endpoints=[
-                    LbEndpoint(endpoint=Endpoint(address=_socket_address(member.address, member.port)))
+                    LbEndpoint(endpoint=Endpoint(address=socket_address(member.address, member.port)))
                     for member in sorted(pool.endpoints, key=lambda member: (member.address, member.port))
                 ]
             )
@@ -130,5 +133,15 @@ def _named_endpoints(pool: Pool) -> ClusterLoadAssignment:
     )
 
 
-def _socket_address(address: str, port: int) -> Address:
+def is_ip(host: str) -> bool:
+    """Whether `host` needs no resolving."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def socket_address(address: str, port: int) -> Address:
+    """An address and port as Envoy writes them."""
     return Address(socket_address=SocketAddress(address=address, port_value=port))

@@ -1,8 +1,8 @@
 """The operator's listener -> the one frozen Envoy Listener.
 
-Its bytes depend on `policy.Listener` and the closed script alone: not on tenants, models, routes, keys or
-modes. Order of the filters: health check, CORS, JWT, identity (strips what only we may say), body, limits
-(prices the request and chooses its pool), local rate limit, router.
+Its bytes depend on `policy.Listener`, the policy service's time-out and the closed script alone: not on
+tenants, models, routes, keys or modes. Order of the filters: health check, CORS, JWT, identity (strips what
+only we may say), body, limits (prices the request and chooses its pool), local rate limit, quota, router.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from controlplane.xds.accesslog import access_log
 from controlplane.xds.body import json_to_metadata
 from controlplane.xds.cluster import ads
 from controlplane.xds.extensions import discovered, lua_default
+from controlplane.xds.quota import quota_filter
 from controlplane.xds.ratelimit import local_rate_limit
 from controlplane.xds.replies import local_replies
 
@@ -45,7 +46,7 @@ _STREAM_WINDOW_BYTES = 64 * 1024
 _CONNECTION_WINDOW_BYTES = 1024 * 1024
 
 
-def listener(config: policy.Listener, closed_script: str) -> Listener:
+def listener(config: policy.Listener, service: policy.PolicyService, closed_script: str) -> Listener:
     """The listener of every gateway. `closed_script` answers 503 until the first scripts arrive."""
     return Listener(
         name=names.LISTENER_NAME,
@@ -57,7 +58,7 @@ def listener(config: policy.Listener, closed_script: str) -> Listener:
                 filters=[
                     Filter(
                         name="envoy.filters.network.http_connection_manager",
-                        typed_config=codec.pack(_connection_manager(config, closed_script)),
+                        typed_config=codec.pack(_connection_manager(config, service, closed_script)),
                     )
                 ],
             )
@@ -65,11 +66,13 @@ def listener(config: policy.Listener, closed_script: str) -> Listener:
     )
 
 
-def _connection_manager(config: policy.Listener, closed_script: str) -> HttpConnectionManager:
+def _connection_manager(
+    config: policy.Listener, service: policy.PolicyService, closed_script: str
+) -> HttpConnectionManager:
     return HttpConnectionManager(
         stat_prefix=names.LISTENER_NAME,
         rds=Rds(config_source=ads(), route_config_name=names.ROUTE_CONFIG_NAME),
-        http_filters=_filters(config, closed_script),
+        http_filters=_filters(config, service, closed_script),
         access_log=[access_log()],
         local_reply_config=local_replies(),
         use_remote_address=True,
@@ -91,7 +94,7 @@ def _connection_manager(config: policy.Listener, closed_script: str) -> HttpConn
     )
 
 
-def _filters(config: policy.Listener, closed_script: str) -> list[HttpFilter]:
+def _filters(config: policy.Listener, service: policy.PolicyService, closed_script: str) -> list[HttpFilter]:
     closed = lua_default(closed_script)
     return [
         _inline("envoy.filters.http.health_check", _health_check(config.health_path)),
@@ -101,6 +104,7 @@ def _filters(config: policy.Listener, closed_script: str) -> list[HttpFilter]:
         _inline(names.BODY_FILTER, json_to_metadata()),
         discovered(names.LIMITS_FILTER, closed),
         _inline(names.RATE_LIMIT_FILTER, local_rate_limit()),
+        _inline(names.QUOTA_FILTER, quota_filter(service)),
         _inline("envoy.filters.http.router", Router()),
     ]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 _FOLDER = "lua/envoy"
 _IDENTITY = ("answer", "sha256", "trusted")
-_LIMITS = ("answer", "breaker", "denial")
+_LIMITS = ("answer", "breaker", "denial", "usage")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,6 +103,7 @@ def _policy_part(inputs: _Inputs) -> _Rendered:
             _routes(policy),
             _tenants(policy, keys),
             _shapes(keys, [float(burst_s[index]) for index in order], policy, windows),
+            _metered(policy, keys),
             _windows(policy),
         )
     )
@@ -198,6 +199,15 @@ def _shapes(keys: Sequence[Key], burst_s: Sequence[float], policy: Policy, windo
         )
         + "\n"
     )
+
+
+def _metered(policy: Policy, keys: Sequence[Key]) -> str:
+    """A digit for each key: 1 where a quota of the tenant covers the pool."""
+    covered = {(tenant.id, quota.model_version) for tenant in policy.tenants for quota in tenant.quotas}
+    if not covered:
+        return 'POLICY.metered=""\n'
+    digits = "".join("1" if (key.tenant, key.pool) in covered else "0" for key in keys)
+    return f'POLICY.metered="{digits}"\n'
 
 
 def window_class_s(window: WindowLimit, gateways_max: int) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 LISTENER_NAME = "tidegate"
 ROUTE_CONFIG_NAME = "tidegate"
 GATEWAYS_CLUSTER = "tidegate_gateways"
+POLICY_CLUSTER = "tidegate_policy"
 XDS_CLUSTER = "tidegate_xds"
 RUNTIME_LAYER = "tidegate"
 RUNTIME_ENFORCED = "tidegate.enforced"
@@ -17,10 +18,12 @@ IDENTITY_FILTER = "tidegate.identity"
 BODY_FILTER = "tidegate.body"
 LIMITS_FILTER = "tidegate.limits"
 RATE_LIMIT_FILTER = "tidegate.rate_limit"
+QUOTA_FILTER = "tidegate.quota"
+QUOTA_DOMAIN = "tidegate"
 
 # Dynamic metadata.
-METADATA = "tg"  # c1,k1,u1 .. c3,k3,u3 and, for the access log, tenant, route, pool, outcome
-BODY_METADATA = "tg.body"  # model, stream, max_tokens; `invalid` = true when the JSON body does not parse
+METADATA = "tg"  # c1,k1,u1 .. c3,k3,u3; tenant, route, model_version, outcome; with a quota: reserve, settle
+BODY_METADATA = "tg.body"  # the fields of `body.FIELDS`; `invalid` = true when the JSON body does not parse
 JWT_METADATA = "envoy.filters.http.jwt_authn"  # provider name -> verified claims
 
 SLOTS = (1, 2, 3)  # limits on one request: the adaptive one and up to two windows
@@ -28,4 +31,5 @@ SLOTS = (1, 2, 3)  # limits on one request: the adaptive one and up to two windo
 # Headers.
 POOL_HEADER = "x-tidegate-pool"  # the cluster of a request
 LIMITED_HEADER = "x-tidegate-limited"  # on our own 429s, so that a script can tell them from a model server's
+QUOTA_HEADER = "x-tidegate-quota"  # the same on 429s of the policy service
 WOULD_LIMIT_HEADER = "x-tidegate-would-limit"  # on requests that observe mode let through

@@ -97,12 +97,13 @@ def _descriptor(burst_s: float) -> LocalRateLimitDescriptor:
 def _slot(number: int) -> RateLimit:
     """One limit of a request. Absent metadata skips the slot; the first refusal ends the evaluation."""
     return RateLimit(
-        actions=[_from_metadata("class", f"c{number}"), _from_metadata("key", f"k{number}")],
+        actions=[from_metadata("class", f"c{number}"), from_metadata("key", f"k{number}")],
         hits_addend=RateLimitHitsAddend(format=f"%DYNAMIC_METADATA({METADATA}:u{number})%"),
     )
 
 
-def _from_metadata(descriptor_key: str, name: str) -> RateLimitAction:
+def from_metadata(descriptor_key: str, name: str) -> RateLimitAction:
+    """A descriptor entry with the value of `METADATA:name`; without one the whole descriptor is skipped."""
     return RateLimitAction(
         metadata=RateLimitActionMetaData(
             descriptor_key=descriptor_key,

@@ -17,6 +17,7 @@ from envoy_data_plane.envoy.config.accesslog.v3 import (
     ComparisonFilter,
     ComparisonFilterOp,
     HeaderFilter,
+    MetadataFilter,
     ResponseFlagFilter,
     StatusCodeFilter,
 )
@@ -33,7 +34,15 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
     LocalReplyConfig,
     ResponseMapper,
 )
-from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
+from envoy_data_plane.envoy.type.matcher.v3 import (
+    MetadataMatcher,
+    MetadataMatcherPathSegment,
+    StringMatcher,
+    ValueMatcher,
+    ValueMatcherNullMatch,
+)
+
+from controlplane.xds.names import METADATA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,14 +130,33 @@ def _mapper(reply: Reply, *, grpc: bool) -> ResponseMapper:
 
 
 def _matches(reply: Reply) -> AccessLogFilter:
+    if reply.flags == ("RL",):
+        return AccessLogFilter(and_filter=AndFilter(filters=[_flagged(reply), _without_quota()]))
     if reply.flags:
-        return AccessLogFilter(response_flag_filter=ResponseFlagFilter(flags=list(reply.flags)))
+        return _flagged(reply)
     exactly = RuntimeUInt32(default_value=reply.status or 0, runtime_key="tidegate.reply_status")
     return AccessLogFilter(
         status_code_filter=StatusCodeFilter(
             comparison=ComparisonFilter(op=ComparisonFilterOp.EQ, value=exactly)
         )
     )
+
+
+def _flagged(reply: Reply) -> AccessLogFilter:
+    return AccessLogFilter(response_flag_filter=ResponseFlagFilter(flags=list(reply.flags)))
+
+
+def _without_quota() -> AccessLogFilter:
+    """A refusal of the policy service brings its own body, and has the same flag as the local limit's.
+
+    A request with a quota that the local limit refuses gets its body from the limits script.
+    """
+    never = MetadataMatcher(
+        filter=METADATA,
+        path=[MetadataMatcherPathSegment(key="reserve")],
+        value=ValueMatcher(null_match=ValueMatcherNullMatch()),
+    )
+    return AccessLogFilter(metadata_filter=MetadataFilter(matcher=never, match_if_key_not_found=True))
 
 
 def _is_grpc() -> AccessLogFilter:

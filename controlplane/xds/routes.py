@@ -37,7 +37,7 @@ from controlplane.model import policy
 from controlplane.model.policy import IdentityMode, ModelFrom
 from controlplane.xds import codec, names, replies
 
-_AFTER_IDENTITY = (names.BODY_FILTER, names.LIMITS_FILTER, names.RATE_LIMIT_FILTER)
+_AFTER_IDENTITY = (names.BODY_FILTER, names.LIMITS_FILTER, names.RATE_LIMIT_FILTER, names.QUOTA_FILTER)
 _OWN_FILTERS = (names.IDENTITY_FILTER, *_AFTER_IDENTITY)
 _NOT_TOWARD_MODELS = [  # a compressed answer cannot be read on the way, and the pool is our own affair
     "accept-encoding",
@@ -102,7 +102,7 @@ def _unused_filters(entry: policy.Route) -> list[str]:
     if entry.model_from is not ModelFrom.BODY:
         unused.append(names.BODY_FILTER)
     if entry.free:
-        unused.append(names.RATE_LIMIT_FILTER)
+        unused += [names.RATE_LIMIT_FILTER, names.QUOTA_FILTER]
     return unused
 
 

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from controlplane.model import resource as types
 from controlplane.model.decision import Decision
 from controlplane.model.gateway import GatewayMember
-from controlplane.model.policy import Mode, Policy, Pool, SourceRef
+from controlplane.model.policy import Mode, Policy, PolicyService, Pool, SourceRef
 from controlplane.model.resource import Resource, Snapshot
 from controlplane.xds import codec, names
 from controlplane.xds.cluster import cluster
@@ -27,6 +27,7 @@ from controlplane.xds.lua_breaker import breakers
 from controlplane.xds.lua_code import LuaCode
 from controlplane.xds.lua_identity import closed_script, identity_script
 from controlplane.xds.lua_limits import failures, limits_script
+from controlplane.xds.quota import policy_cluster
 from controlplane.xds.routes import route_configuration
 from controlplane.xds.runtime import runtime
 
@@ -49,7 +50,7 @@ class Translator:
     def snapshot(self, policy: Policy, decision: Decision, members: Sequence[GatewayMember]) -> Snapshot:
         """The resources of this moment; the same Snapshot object when nothing changed."""
         resources = {
-            types.CLUSTER: self._clusters(policy.pools),
+            types.CLUSTER: self._clusters(policy),
             types.ENDPOINT: self._endpoints(policy.pools, tuple(sorted(members))),
             types.RUNTIME: self._runtime(policy),
             types.LISTENER: self._listener(policy),
@@ -61,13 +62,18 @@ class Translator:
             self._last = Snapshot(resources=resources)
         return self._last
 
-    def _clusters(self, pools: Sequence[Pool]) -> dict[str, Resource]:
-        return {
+    def _clusters(self, policy: Policy) -> dict[str, Resource]:
+        found = {
             pool.id: self._once(
                 types.CLUSTER, pool.id, _cluster_inputs(pool), partial(_encoded, cluster, pool), pool.ref
             )
-            for pool in pools
+            for pool in policy.pools
         }
+        if policy.has_quotas:
+            name, inputs = names.POLICY_CLUSTER, _service_inputs(policy.policy_service)
+            build = partial(_encoded, policy_cluster, policy.policy_service)
+            found[name] = self._once(types.CLUSTER, name, inputs, build)
+        return found
 
     def _endpoints(self, pools: Sequence[Pool], members: tuple[GatewayMember, ...]) -> dict[str, Resource]:
         fleet = names.GATEWAYS_CLUSTER
@@ -86,7 +92,7 @@ class Translator:
         return {name: self._once(types.RUNTIME, name, (mode,), partial(_encoded, runtime, mode))}
 
     def _listener(self, policy: Policy) -> dict[str, Resource]:
-        name, inputs = names.LISTENER_NAME, (policy.listener, closed_script())
+        name, inputs = names.LISTENER_NAME, (policy.listener, policy.policy_service, closed_script())
         return {name: self._once(types.LISTENER, name, inputs, partial(_encoded, listener, *inputs))}
 
     def _routes(self, policy: Policy) -> dict[str, Resource]:
@@ -144,6 +150,10 @@ def _cluster_inputs(pool: Pool) -> tuple[object, ...]:
     """What a Cluster is made of; members only where they are part of it, rates never."""
     named = pool.endpoints if pool.dns else ()
     return (pool.id, pool.dns, pool.http2, pool.connect_timeout_s, pool.max_requests, named)
+
+
+def _service_inputs(service: PolicyService) -> tuple[object, ...]:
+    return (service.address, service.port)
 
 
 def _limits_inputs(decision: Decision, mode: Mode) -> tuple[object, ...]:

@@ -158,6 +158,9 @@ function spec.stream(world, request)
     end
     function handle.body()
       return {
+        length = function()
+          return request.body_bytes or 0
+        end,
         setBytes = function(_, bytes)
           stream.body = bytes
         end,
@@ -176,6 +179,9 @@ function spec.stream(world, request)
         return {
           length = function()
             return #chunk[2]
+          end,
+          getBytes = function(_, from, length)
+            return chunk[2]:sub(from + 1, from + length)
           end,
         }
       end

@@ -226,7 +226,7 @@ def test_a_window_of_tokens_costs_what_the_request_asks_for() -> None:
     huge = _ask(script, body={"max_tokens": 1e30})
     assert _slot(huge, 2) == ("6", "w|tokens|acme", 6_000_000)  # a full bucket, or it would wait for ever
     odd = _ask(script, body={"max_tokens": -1e9})
-    assert _slot(odd, 2) == ("6", "w|tokens|acme", 1)
+    assert _slot(odd, 2) == ("6", "w|tokens|acme", 256 * 1000)  # as if it had named none
 
 
 def test_colours_for_the_model_server() -> None:

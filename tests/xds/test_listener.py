@@ -7,13 +7,15 @@ import json
 import pytest
 
 from controlplane.model import resource as types
-from controlplane.model.policy import Listener
+from controlplane.model.policy import Listener, PolicyService
 from controlplane.xds import codec, names
 from controlplane.xds.accesslog import FIELDS
 from controlplane.xds.listener import listener
 from controlplane.xds.replies import REPLIES, body
 
-PLAIN = codec.decode(types.LISTENER, codec.encode(listener(Listener(max_request_bytes=123), "-- closed")))
+PLAIN = codec.decode(
+    types.LISTENER, codec.encode(listener(Listener(max_request_bytes=123), PolicyService(), "-- closed"))
+)
 MANAGER = PLAIN["filter_chains"][0]["filters"][0]["typed_config"]
 
 
@@ -26,6 +28,7 @@ def test_identity_comes_before_limits_and_limits_before_the_router() -> None:
         names.BODY_FILTER,
         names.LIMITS_FILTER,
         names.RATE_LIMIT_FILTER,
+        names.QUOTA_FILTER,
         "envoy.filters.http.router",
     ]
 

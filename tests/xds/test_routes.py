@@ -54,7 +54,7 @@ def test_a_script_chooses_the_pool_and_the_model_server_does_not_see_it() -> Non
     ("fields", "off"),
     [
         ({}, set()),
-        ({"free": True}, {names.RATE_LIMIT_FILTER}),
+        ({"free": True}, {names.RATE_LIMIT_FILTER, names.QUOTA_FILTER}),
         ({"model_from": ModelFrom.FIXED, "fixed_model": "m"}, {names.BODY_FILTER}),
         ({"model_from": ModelFrom.HEADER, "model_header": "x"}, {names.BODY_FILTER}),
     ],
