@@ -19,8 +19,9 @@ from controlplane import __version__, config
 from controlplane.app.events import LoggedEvents
 from controlplane.app.loop import Loop, Parts
 from controlplane.app.plane import Plane
+from controlplane.app.quotas import Quotas, QuotasError
 from controlplane.assets import read_asset
-from controlplane.model.policy import Policy, ServerPolicy
+from controlplane.model.policy import Mode, Policy, ServerPolicy
 from controlplane.serve.admin import admin_app
 from controlplane.serve.ads import AdsOptions, AdsServer, TlsFiles
 from controlplane.serve.collector import ViewCollector
@@ -47,6 +48,7 @@ class Sockets:
 
     admin_url: str
     xds_address: str
+    policy_port: int | None = None  # None: no tenant has a quota, or the service runs elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,7 @@ class Ports:
 
     admin_port: int | None = None
     xds_port: int | None = None
+    policy_port: int | None = None
 
 
 async def serve(directory: Path, ports: Ports, *, on_ready: Callable[[Sockets], None]) -> None:
@@ -106,15 +109,22 @@ async def control_plane(directory: Path, ports: Ports) -> AsyncIterator[Running]
     plane = Plane(loop)
     loop.collector = ViewCollector(plane)
     registry.register(loop.collector)
-    reloader = _Reloader(directory, loop, plane, metrics, logger, digests)
+    quotas = Quotas(clock=time.time, registry=registry, logger=logger, note=loop.note)
+    quotas.follow(lambda: loop.policy.mode if loop.policy else Mode.ENFORCE)
+    served = _Served(loop, quotas, ports.policy_port)
+    reloader = _Reloader(directory, served, plane, metrics, logger, digests)
     await reloader.take(loaded)
     server = _with_ports(loaded.policy.server, ports)
     ads = AdsServer(loop.cache, _ads_options(server))
-    async with _admin(plane, registry, server) as admin_url:
+    async with _admin(plane, registry, server, quotas) as admin_url:
         port = await ads.start()
         tasks = [asyncio.create_task(loop.run()), asyncio.create_task(reloader.watch(loaded))]
         try:
-            sockets = Sockets(admin_url=admin_url, xds_address=f"{server.xds_address}:{port}")
+            sockets = Sockets(
+                admin_url=admin_url,
+                xds_address=f"{server.xds_address}:{port}",
+                policy_port=quotas.port,
+            )
             yield Running(loop=loop, sockets=sockets, tasks=tasks)
         finally:
             logging.getLogger().removeHandler(bridge)
@@ -122,7 +132,32 @@ async def control_plane(directory: Path, ports: Ports) -> AsyncIterator[Running]
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await ads.stop()
+            await quotas.close()
             await loop.close()
+
+
+class _Served:
+    """Both that judge by a policy: the loop, and the quotas, whose port goes into what the loop publishes."""
+
+    def __init__(self, loop: Loop, quotas: Quotas, policy_port: int | None) -> None:
+        self._loop = loop
+        self._quotas = quotas
+        self._policy_port = policy_port
+        self.in_force: Policy | None = None  # as it was read
+
+    def now_s(self) -> float:
+        """Unix seconds."""
+        return self._loop.now_s()
+
+    async def apply(self, policy: Policy) -> None:
+        """Put it in force in both, or in none. Raises CatalogueError or QuotasError."""
+        try:
+            await self._loop.apply(await self._quotas.apply(policy, port=self._policy_port))
+        except CatalogueError:
+            if self.in_force is not None:
+                await self._quotas.apply(self.in_force, port=self._policy_port)
+            raise
+        self.in_force = policy
 
 
 class _Reloader:
@@ -131,19 +166,18 @@ class _Reloader:
     def __init__(
         self,
         directory: Path,
-        loop: Loop,
+        served: _Served,
         plane: Plane,
         metrics: Metrics,
         logger: Logger,
         digests: set[str],
     ) -> None:
         self._directory = directory
-        self._loop = loop
+        self._served = served
         self._plane = plane
         self._metrics = metrics
         self._logger = logger
         self._digests = digests
-        self._in_force: Policy | None = None
 
     async def watch(self, loaded: config.Loaded) -> None:
         async for newer in config.watch(self._directory, loaded):
@@ -159,7 +193,7 @@ class _Reloader:
         old = self._plane.config
         applied = outcome == "applied"
         self._plane.config = ConfigStatus(
-            loaded_at_s=self._loop.now_s() if applied else old.loaded_at_s,
+            loaded_at_s=self._served.now_s() if applied else old.loaded_at_s,
             files=("tidegate.yaml", *sorted(loaded.documents)),
             problems=loaded.problems,
             in_force=outcome != "rejected",
@@ -168,22 +202,30 @@ class _Reloader:
 
     async def _apply(self, loaded: config.Loaded) -> str:
         policy = loaded.policy
-        if policy is None or policy == self._in_force:
+        if policy is None or policy == self._served.in_force:
             return "rejected" if loaded.has_errors else "unchanged"
         try:
-            await self._loop.apply(policy)
+            await self._served.apply(policy)
         except CatalogueError as error:
             self._logger.error("config_problem", path="signals.catalogue", message=str(error))
             return "rejected"
-        self._in_force = policy
+        except QuotasError as error:
+            if self._served.in_force is None:
+                raise
+            self._logger.error("config_problem", path="policy", message=str(error))
+            return "rejected"
         self._digests.clear()
         self._digests.update(digest for tenant in policy.tenants for digest in tenant.key_digests)
         return "applied"
 
 
 @asynccontextmanager
-async def _admin(plane: Plane, registry: CollectorRegistry, server: ServerPolicy) -> AsyncIterator[str]:
-    app = admin_app(plane, registry=registry, token=lambda: _token(server.admin_token_file))
+async def _admin(
+    plane: Plane, registry: CollectorRegistry, server: ServerPolicy, quotas: Quotas
+) -> AsyncIterator[str]:
+    app = admin_app(
+        plane, registry=registry, token=lambda: _token(server.admin_token_file), quotas=quotas.desk
+    )
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:

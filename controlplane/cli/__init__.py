@@ -43,12 +43,14 @@ COMMANDS = {
     "signals": ("signals", CONFIGURE),
     "simulate": ("simulate", CONFIGURE),
     "serve": ("serve", RUN),
+    "policy": ("policy", RUN),
     "bootstrap": ("bootstrap", RUN),
     "top": ("top", LOOK),
     "explain": ("explain", LOOK),
     "xds": ("top", LOOK),
     "freeze": ("switch", SWITCH),
     "mode": ("switch", SWITCH),
+    "quota": ("quota", SWITCH),
 }
 """Command -> the file of this room that has it, and the panel of the help it is in."""
 
@@ -56,8 +58,11 @@ COMMANDS = {
 def _register(names: Iterable[str]) -> None:
     for name in names:
         file, panel = COMMANDS[name]
-        module = import_module(f"controlplane.cli.{file}")
-        app.command(name, rich_help_panel=panel)(getattr(module, name))
+        found = getattr(import_module(f"controlplane.cli.{file}"), name)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name, rich_help_panel=panel)
+        else:
+            app.command(name, rich_help_panel=panel)(found)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ def serve(
     config: Annotated[Path, typer.Option(metavar="DIR", help="Directory with tidegate.yaml and tenants/.")],
     admin_port: Annotated[int | None, typer.Option(help="Above admin.port of the configuration.")] = None,
     xds_port: Annotated[int | None, typer.Option(help="Above xds.port of the configuration.")] = None,
+    policy_port: Annotated[int | None, typer.Option(help="Above policy.port of the configuration.")] = None,
 ) -> None:
     """Run the control plane: read signals, decide limits, push them to every connected Envoy."""
     leave_when_told()
@@ -22,10 +23,12 @@ def serve(
     from controlplane.app.run import serve as run
 
     def on_ready(sockets: Sockets) -> None:
-        typer.echo(f"tidegate: admin API {sockets.admin_url}, xDS {sockets.xds_address}", err=True)
+        quotas = f", quotas on port {sockets.policy_port}" if sockets.policy_port else ""
+        typer.echo(f"tidegate: admin API {sockets.admin_url}, xDS {sockets.xds_address}{quotas}", err=True)
 
     try:
-        asyncio.run(run(config, Ports(admin_port=admin_port, xds_port=xds_port), on_ready=on_ready))
+        ports = Ports(admin_port=admin_port, xds_port=xds_port, policy_port=policy_port)
+        asyncio.run(run(config, ports, on_ready=on_ready))
     except ConfigRefused as refused:
         typer.echo(str(refused), err=True)
         typer.echo(

@@ -307,8 +307,10 @@ def _server(main: MainFile, absolute: Absolute) -> words.ServerPolicy:
 
 def _policy_service(spec: PolicyServer, absolute: Absolute) -> words.PolicyService:
     return words.PolicyService(
-        address=spec.address,
+        address=spec.host or spec.address,
         port=spec.port,
+        listen_address=spec.address,
+        embedded=spec.embedded,
         store=words.StoreKind(spec.store),
         redis=_redis(spec.redis, absolute) if spec.redis else None,
         timeout_s=spec.timeout_ms / 1000,

@@ -53,6 +53,14 @@ def _sockets(draft: Draft) -> Iterator[Problem]:
         yield draft.warning(("xds", "address"), "open to the network without mTLS (`tls` with `ca`)")
     if main.policy.store == "redis" and main.policy.redis is None:
         yield draft.error(("policy", "redis"), "is missing", "the store for `store: redis`")
+    if main.policy.host is None and main.policy.address in ("0.0.0.0", "::"):
+        message = f"{main.policy.address} is nothing that Envoys can connect to"
+        yield draft.error(("policy", "address"), message, "`host` beside it")
+    if not main.policy.embedded and main.policy.store == "memory":
+        message = "`tidegate serve` could not see what another process counts in memory"
+        yield draft.error(("policy", "embedded"), message, "`store: redis`, or `embedded: true`")
+    if not main.policy.embedded and main.policy.port == 0:
+        yield draft.error(("policy", "port"), "0 is known to the process alone", "a port, without `embedded`")
     if main.policy.store == "memory" and main.policy.redis is not None:
         yield draft.warning(("policy", "redis"), "not used with `store: memory`")
     if main.signals.source == "prometheus" and main.signals.prometheus is None:

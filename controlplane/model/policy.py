@@ -263,8 +263,10 @@ class RedisStore:
 class PolicyService:
     """The service that gateways ask about quotas (Envoy's rate limit service)."""
 
-    address: str = "127.0.0.1"
+    address: str = "127.0.0.1"  # where gateways find it
     port: int = 18001
+    listen_address: str = "127.0.0.1"
+    embedded: bool = True  # `tidegate serve` runs it
     store: StoreKind = StoreKind.MEMORY
     redis: RedisStore | None = None
     timeout_s: float = 0.02  # of one question to the store

@@ -71,7 +71,8 @@ class Judge:
             self._metrics.store_failed()
             self._metrics.decided("unavailable")
             return answer.passed(is_degraded=True)
-        self.saw(account, verdict.balances)
+        if not verdict.degraded:
+            self.saw(account, verdict.balances)
         if verdict.admitted or is_observed:
             self._metrics.decided("admitted" if verdict.admitted else "would_refuse")
             return answer.passed(is_degraded=verdict.degraded)
@@ -88,7 +89,8 @@ class Judge:
             self._metrics.settlement_lost()
             return answer.passed(is_degraded=True)
         self._metrics.settled(Settled(outcome.settled), call.tokens)
-        self.saw(account, outcome.balances)
+        if not outcome.degraded:
+            self.saw(account, outcome.balances)
         return answer.passed(is_degraded=outcome.degraded)
 
     def _attempt(self) -> str:

@@ -5,14 +5,21 @@ Both are the same machine; the tests run the same cases on both.
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from controlplane.policy.calendar import Window, window
 from controlplane.policy.quota import Account, Balance, Verdict
-from controlplane.policy.store import KEEP_S, REFUSED_KEEP_S, Outcome, Reservation, Settled, Settlement
+from controlplane.policy.store import (
+    KEEP_S,
+    REFUSED_KEEP_S,
+    SETTLED_KEEP_S,
+    Outcome,
+    Reservation,
+    Settled,
+    Settlement,
+)
 
 SETTLED_KEPT = 16  # attempts of one request id, against replays
 
@@ -40,23 +47,24 @@ class Lease:
 class Record:
     """What is known of one request id."""
 
-    expires_s: float
     attempts: dict[str, Lease] = field(default_factory=dict)  # not settled yet, oldest first
     settled: deque[str] = field(default_factory=lambda: deque(maxlen=SETTLED_KEPT))
     refused: int = 0  # attempts refused whose settlement did not come yet
     ahead: int = 0  # settlements that came without a reservation
+    queue: OrderedDict[str, float] = field(default_factory=OrderedDict)  # the one it expires in
 
 
 class Ledger:
-    """Counters, leases and known requests of one account."""
+    """Counters, leases and known requests of one account. What expires waits in queues, oldest first."""
 
     def __init__(self, lease_s: float) -> None:
         self.lease_s = lease_s
         self.counters: dict[str, Counter] = {}
-        self.leases: dict[str, Lease] = {}
+        self.leases: OrderedDict[str, Lease] = OrderedDict()
         self.records: dict[str, Record] = {}
-        self._expiring: list[tuple[float, str]] = []  # leases
-        self._forgetting: list[tuple[float, str]] = []  # records
+        self._open: OrderedDict[str, float] = OrderedDict()
+        self._settled: OrderedDict[str, float] = OrderedDict()
+        self._refused: OrderedDict[str, float] = OrderedDict()
 
     def reserve(self, account: Account, ask: Reservation, now_s: float) -> Verdict:
         """Take the estimate out of every quota, or out of none."""
@@ -74,7 +82,8 @@ class Ledger:
             self._lease(ask, tuple(_name(balance) for balance in balances), now_s)
             balances = self.show(account, now_s)
         else:
-            self._record(ask.request, now_s + REFUSED_KEEP_S, now_s).refused += 1
+            record = record or self._record(ask.request, self._refused, now_s + REFUSED_KEEP_S)
+            record.refused += 1
         return Verdict(admitted=fits, balances=balances, now_s=now_s)
 
     def settle(self, account: Account, ask: Settlement, now_s: float) -> Outcome:
@@ -101,6 +110,20 @@ class Ledger:
             )
         return tuple(balances)
 
+    def withdraw(self, request: str, attempt: str) -> bool:
+        """Forget a reservation in flight, which is counted elsewhere from now on; False: it was settled."""
+        record = self.records.get(request)
+        if record is None or attempt not in record.attempts:
+            return False
+        lease = record.attempts.pop(attempt)
+        if self.leases.pop(attempt, None) is not None:
+            self._release(lease)
+        else:
+            self._charge(lease.windows, -lease.tokens)
+        if not (record.attempts or record.settled or record.refused or record.ahead):
+            del record.queue[request], self.records[request]
+        return True
+
     def adjust(self, account: Account, period: str, grant_tokens: int | None, now_s: float) -> None:
         """Grant, or forget what was used."""
         for balance in self.show(account, now_s):
@@ -115,12 +138,14 @@ class Ledger:
         record = self.records.get(ask.request)
         if record is None:
             self._charge(self._windows(account, ask, now_s), ask.tokens)
-            self._record(ask.request, now_s + 2 * self.lease_s, now_s).ahead += 1
+            self._record(ask.request, self._open, now_s + 2 * self.lease_s).ahead += 1
             return Settled.UNRESERVED
         if record.attempts:
             attempt = next(iter(record.attempts))
             lease = record.attempts.pop(attempt)
             record.settled.append(attempt)
+            if not record.attempts:
+                self._record(ask.request, self._settled, now_s + SETTLED_KEEP_S)
             if self.leases.pop(attempt, None) is None:
                 self._charge(lease.windows, ask.tokens - lease.tokens)
                 return Settled.LATE
@@ -143,17 +168,18 @@ class Ledger:
     def _lease(self, ask: Reservation, windows: tuple[str, ...], now_s: float) -> None:
         lease = Lease(expires_s=now_s + self.lease_s, tokens=ask.tokens, windows=windows)
         self.leases[ask.attempt] = lease
-        heapq.heappush(self._expiring, (lease.expires_s, ask.attempt))
         for name in windows:
             self.counters[name].reserved += ask.tokens
-        self._record(ask.request, now_s + 2 * self.lease_s, now_s).attempts[ask.attempt] = lease
+        self._record(ask.request, self._open, now_s + 2 * self.lease_s).attempts[ask.attempt] = lease
 
-    def _record(self, request: str, expires_s: float, now_s: float) -> Record:
+    def _record(self, request: str, queue: OrderedDict[str, float], expires_s: float) -> Record:
+        """The record, new or not, forgotten at `expires_s`."""
         record = self.records.get(request)
         if record is None:
-            record = self.records[request] = Record(expires_s=expires_s)
-        record.expires_s = max(record.expires_s, expires_s)
-        heapq.heappush(self._forgetting, (expires_s, request))
+            record = self.records[request] = Record()
+        record.queue.pop(request, None)
+        record.queue = queue
+        queue[request] = expires_s
         return record
 
     def _counter(self, period: str, of: Window, now_s: float) -> Counter:
@@ -173,21 +199,27 @@ class Ledger:
 
     def _move(self, lease: Lease, tokens: int) -> None:
         """Out of what is reserved, `tokens` into what was used."""
+        self._release(lease)
+        self._charge(lease.windows, tokens)
+
+    def _release(self, lease: Lease) -> None:
         for name in lease.windows:
             if counter := self.counters.get(name):
                 counter.reserved = max(0, counter.reserved - lease.tokens)
-        self._charge(lease.windows, tokens)
 
     def _sweep(self, now_s: float) -> None:
-        while self._expiring and self._expiring[0][0] <= now_s:
-            lease = self.leases.pop(heapq.heappop(self._expiring)[1], None)
-            if lease is not None:
-                self._move(lease, lease.tokens)
-        while self._forgetting and self._forgetting[0][0] <= now_s:
-            request = heapq.heappop(self._forgetting)[1]
-            record = self.records.get(request)
-            if record is not None and record.expires_s <= now_s:
-                del self.records[request]
+        while self.leases:
+            lease = next(iter(self.leases.values()))
+            if lease.expires_s > now_s:
+                break
+            self.leases.popitem(last=False)
+            self._move(lease, lease.tokens)
+        for queue in (self._open, self._settled, self._refused):
+            while queue:
+                request, expires_s = next(iter(queue.items()))
+                if expires_s > now_s:
+                    break
+                del queue[request], self.records[request]
 
 
 def _name(balance: Balance) -> str:

@@ -9,7 +9,14 @@ from typing import Any
 
 from controlplane.policy.calendar import Window
 from controlplane.policy.quota import Account, Balance
-from controlplane.policy.store import KEEP_S, REFUSED_KEEP_S, Reservation, Settlement, StoreError
+from controlplane.policy.store import (
+    KEEP_S,
+    REFUSED_KEEP_S,
+    SETTLED_KEEP_S,
+    Reservation,
+    Settlement,
+    StoreError,
+)
 
 Around = Callable[[float, str, str], Sequence[Window]]
 
@@ -51,7 +58,12 @@ class Reply:
 
 def terms(lease_s: float) -> dict[str, Any]:
     """How long things are kept, seconds."""
-    return {"lease": lease_s, "keep": 2 * lease_s + KEEP_S, "refused_keep": REFUSED_KEEP_S}
+    return {
+        "lease": lease_s,
+        "keep": 2 * lease_s + KEEP_S,
+        "settled_keep": SETTLED_KEEP_S,
+        "refused_keep": REFUSED_KEEP_S,
+    }
 
 
 def reserving(account: Account, ask: Reservation) -> Question:

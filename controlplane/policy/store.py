@@ -22,8 +22,9 @@ from typing import Protocol
 from controlplane.policy.calendar import Window
 from controlplane.policy.quota import Account, Balance, Verdict
 
-KEEP_S = 86_400.0  # windows and settled requests are remembered this long after they ended, at least
-REFUSED_KEEP_S = 60.0  # the settlement of a refused request comes at once
+KEEP_S = 86_400.0  # windows are remembered this long after they ended, and two leases more
+SETTLED_KEEP_S = 600.0  # a settled request, against a second settlement
+REFUSED_KEEP_S = 60.0  # a refused one, whose settlement comes at once
 
 
 class StoreError(Exception):
@@ -38,6 +39,7 @@ class Settled(StrEnum):
     UNRESERVED = "unreserved"  # charged without a reservation
     REFUSED = "refused"  # the request was refused and costs nothing
     DUPLICATE = "duplicate"  # settled before
+    OWED = "owed"  # the store is away; it will be told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from controlplane.serve import documents
 from controlplane.serve.documents import Document, Selection
 from controlplane.serve.lookup import Unknown, find_key
 from controlplane.serve.redact import NONE, redact_all
-from controlplane.serve.view import Moment, View
+from controlplane.serve.view import Moment, QuotaDesk, View
 
 MAX_BODY_BYTES = 16 * 1024
 REASON_CHARS_MAX = 200
@@ -41,9 +41,15 @@ class Problem(Exception):
         self.document = {"error": {"code": code, "message": message, **more}}
 
 
-def admin_app(view: View, *, registry: CollectorRegistry, token: Callable[[], str | None]) -> web.Application:
+def admin_app(
+    view: View,
+    *,
+    registry: CollectorRegistry,
+    token: Callable[[], str | None],
+    quotas: QuotaDesk | None = None,
+) -> web.Application:
     """The admin API. `token` gives the switches' bearer token, read anew each time; None: there is none."""
-    admin = _Admin(view, registry, token)
+    admin = _Admin(view, registry, token, quotas)
     app = web.Application(middlewares=[_errors_answered(admin.digests)], client_max_size=MAX_BODY_BYTES)
     app.router.add_get("/", admin.index)
     app.router.add_get("/healthz", admin.healthz)
@@ -54,16 +60,24 @@ def admin_app(view: View, *, registry: CollectorRegistry, token: Callable[[], st
         app.router.add_get(f"/{name}", answer)
     app.router.add_post("/v1/freeze", admin.freeze)
     app.router.add_post("/v1/mode", admin.mode)
+    app.router.add_post("/v1/quotas", admin.adjust_quota)
     return app
 
 
 class _Admin:
     """One method for each address; each reads the view once and answers a document."""
 
-    def __init__(self, view: View, registry: CollectorRegistry, token: Callable[[], str | None]) -> None:
+    def __init__(
+        self,
+        view: View,
+        registry: CollectorRegistry,
+        token: Callable[[], str | None],
+        quotas: QuotaDesk | None,
+    ) -> None:
         self._view = view
         self._registry = registry
         self._token = token
+        self._quotas = quotas
 
     def documents(self) -> Mapping[str, Callable[[web.Request], Any]]:
         """What can be read, by name: under /v1/NAME and, shorter, under /NAME."""
@@ -75,11 +89,12 @@ class _Admin:
             "config": self.config,
             "changes": self.changes,
             "control": self.control,
+            "quotas": self.quotas,
         }
 
     async def index(self, _request: web.Request) -> web.Response:
         paths = ["/healthz", "/readyz", "/metrics", *(f"/v1/{name}" for name in self.documents())]
-        return self._answer({"read": paths, "switch": ["/v1/freeze", "/v1/mode"]})
+        return self._answer({"read": paths, "switch": ["/v1/freeze", "/v1/mode", "/v1/quotas"]})
 
     async def healthz(self, _request: web.Request) -> web.Response:
         return self._answer({"status": "alive"})
@@ -161,6 +176,26 @@ class _Admin:
             raise Problem(HTTPStatus.BAD_REQUEST, "invalid_body", f"`mode` must be {choices}")
         self._view.set_mode(Mode(body["mode"]), reason=_reason(body), by=_caller(request))
         return self._answer(documents.control(self._view.control()))
+
+    async def quotas(self, request: web.Request) -> web.Response:
+        desk = self._quota_desk()
+        return self._answer(await desk.show(request.query.get("tenant"), request.query.get("model_version")))
+
+    async def adjust_quota(self, request: web.Request) -> web.Response:
+        self._authorise(request)
+        body = await _json_object(request)
+        desk = self._quota_desk()
+        try:
+            return self._answer(await desk.adjust(body, by=_caller(request)))
+        except ValueError as error:
+            raise Problem(HTTPStatus.BAD_REQUEST, "invalid_body", str(error)) from None
+        except ConnectionError as error:
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "store_away", str(error)) from None
+
+    def _quota_desk(self) -> QuotaDesk:
+        if self._quotas is None:
+            raise Problem(HTTPStatus.NOT_FOUND, "no_quotas", "this control plane counts no quotas")
+        return self._quotas
 
     def _moment(self) -> Moment:
         moment = self._view.moment()

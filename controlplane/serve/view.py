@@ -6,9 +6,9 @@ and everything it returns is frozen, so that a scrape never sees half a tick.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from controlplane.model.decision import Decision
 from controlplane.model.policy import Mode, Policy
@@ -109,3 +109,14 @@ class View(Protocol):
 
     def set_mode(self, mode: Mode, *, reason: str, by: str) -> None:
         """Enforce limits, or only count what would have been refused."""
+
+
+class QuotaDesk(Protocol):
+    """LLM-token quotas, as the admin API shows and adjusts them."""
+
+    async def show(self, tenant: str | None, model_version: str | None) -> dict[str, Any]:
+        """The selected quotas as a document."""
+
+    async def adjust(self, wanted: Mapping[str, Any], *, by: str) -> dict[str, Any]:
+        """Grant or reset, as `wanted` says. Raises ValueError for what is wrong with it, ConnectionError when
+        the store is away."""

@@ -157,17 +157,19 @@ local function reserve(current)
   return is_room and "admitted" or "refused"
 end
 
--- The lease of the request that expires first among those not settled, and its attempt.
+-- The lease of the request that expires first among those not settled, its attempt, and how many there are.
 local function oldest()
   local found, attempt, expiry
+  local leases = 0
   local all = redis.call("HGETALL", REQUEST)
   for i = 1, #all, 2 do
     if #all[i] > 1 then
+      leases = leases + 1
       local score = tonumber(redis.call("ZSCORE", LEASES, all[i + 1]) or "0")
       if not found or score < expiry then found, attempt, expiry = all[i + 1], all[i], score end
     end
   end
-  return found, attempt
+  return found, attempt, leases
 end
 
 local function charge_unreserved(current)
@@ -187,9 +189,10 @@ local function settle(current)
     charge_unreserved(current)
     return "unreserved"
   end
-  local lease, attempt = oldest()
+  local lease, attempt, leases = oldest()
   if lease then
     note_settled(attempt)
+    if leases == 1 then redis.call("EXPIRE", REQUEST, math.ceil(ask.settled_keep)) end
     if redis.call("ZREM", LEASES, lease) == 1 then
       release(lease, ask.tokens)
       return "settled"

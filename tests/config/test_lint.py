@@ -266,6 +266,9 @@ def test_more_limits_than_a_rate_can_be_split_into_are_a_warning(directory: Dire
             "no such file",
             "warning",
         ),
+        ("{address: 0.0.0.0}", "policy.address", "nothing that Envoys can connect to", "error"),
+        ("{embedded: false}", "policy.embedded", "another process counts in memory", "error"),
+        ("{embedded: false, port: 0}", "policy.port", "known to the process alone", "error"),
         ("{port: 18000}", "policy.port", "also the port of `xds`", "error"),
     ],
 )

@@ -109,8 +109,16 @@ class PolicyServer(Section):
     """The service that Envoys ask about quotas. `tidegate serve` runs it when a tenant has a quota;
     `tidegate policy` runs it alone, in any number of processes with `store: redis`."""
 
-    address: Host = Field("127.0.0.1", description="Address to listen on, and where Envoys find it.")
+    address: Host = Field("127.0.0.1", description="Address to listen on.")
     port: AnyPort = Field(18001, description="Port to listen on; 0: a free one.")
+    host: Host | None = Field(
+        None,
+        description="Address or name by which Envoys find it. Default: `address`.",
+        examples=["tidegate-policy"],
+    )
+    embedded: bool = Field(
+        True, description="`tidegate serve` runs it; false: `tidegate policy` does, elsewhere."
+    )
     store: Literal["memory", "redis"] = Field(
         "memory",
         description="Where quotas are counted. `memory` is for one process and forgets when it ends.",
