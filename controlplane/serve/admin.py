@@ -219,7 +219,7 @@ class _Admin:
             raise Problem(
                 HTTPStatus.UNAUTHORIZED,
                 "invalid_token",
-                "send `authorization: Bearer TOKEN` with the token of admin.token_file",
+                "the token of admin.token_file is wanted, as a bearer token (tidegate: --token-file FILE)",
             )
 
     def digests(self) -> frozenset[str]:

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from threading import Thread
+from typing import TypeVar
 
 from controlplane.model.policy import Pool, PrometheusPolicy
 from controlplane.model.signal import SIGNALS, Reading
@@ -22,8 +25,9 @@ from controlplane.signals.circuit import Circuit
 from controlplane.signals.gpu import Layout
 from controlplane.signals.matching import Matcher, series_of
 
-THREADS = 1  # one question at a time; a second reader waits for the same answer
 SOURCE = "prometheus"
+
+T = TypeVar("T")
 
 
 class PrometheusSource:
@@ -48,7 +52,6 @@ class PrometheusSource:
         self._clock = clock
         self._patience_s = policy.timeout_s + 0.25 if patience_s is None else patience_s
         self._backend = backend or Backend(policy)
-        self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="prometheus")
         engines = {pool.engine: catalogue.engine(pool.engine) for pool in pools}
         self._matcher = Matcher(self._pools, engines, policy.match)
         asked = [*engines.values(), catalogue.engine("dcgm"), catalogue.engine("envoy")]
@@ -79,13 +82,11 @@ class PrometheusSource:
         if self._under_way is not None:
             self._under_way.cancel()
             await asyncio.gather(self._under_way, return_exceptions=True)
-        self._threads.shutdown(wait=False, cancel_futures=True)
         self._backend.close()
 
     async def _ask(self) -> Readings:
-        loop = asyncio.get_running_loop()
         try:
-            answer = await loop.run_in_executor(self._threads, self._question)
+            answer = await _in_thread(self._question)
         except SignalError as error:
             why = f"{self._policy.url}: {error}"
             partial = isinstance(error, PartialAnswer)
@@ -122,3 +123,26 @@ class PrometheusSource:
     def _absent(self, why: str) -> Readings:
         reading = Reading(source=SOURCE, absent=why)
         return {pool.id: dict.fromkeys(SIGNALS, reading) for pool in self._pools}
+
+
+async def _in_thread(ask: Callable[[], T]) -> T:
+    """`ask()` in a thread that nobody waits for at the end of the process, as an executor's would be."""
+    loop = asyncio.get_running_loop()
+    answered: asyncio.Future[T] = loop.create_future()
+
+    def settle(done: Callable[[], None]) -> None:
+        if not answered.done():
+            done()
+
+    def run() -> None:
+        try:
+            result = ask()
+        except Exception as error:
+            given = partial(answered.set_exception, error)
+        else:
+            given = partial(answered.set_result, result)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, given)
+
+    Thread(target=run, name="prometheus", daemon=True).start()
+    return await answered

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -40,3 +42,21 @@ async def test_an_error_nobody_thought_of_is_over_with_the_tick_it_happened_in(c
         assert (await source.read(NOW_S))["llama:v1"]["running_requests"].value == 3
     finally:
         await source.close()
+
+
+ENDS_WHILE_ASKING = """
+import asyncio, time
+from controlplane.signals.prometheus import _in_thread
+
+async def main():
+    asking = asyncio.create_task(_in_thread(lambda: time.sleep(60)))
+    await asyncio.sleep(0.1)
+    asking.cancel()
+
+asyncio.run(main())
+"""
+
+
+def test_a_backend_that_hangs_does_not_hold_up_the_end_of_the_process() -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDS_WHILE_ASKING], timeout=30, check=False)
+    assert ended.returncode == 0
