@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -178,7 +179,12 @@ def session(steps: list[tuple[str, int, Any]]) -> None:
     talk = Talk()
     for verb, who, what in steps:
         getattr(talk, verb)(who, what)
-        assert all(stream.outbox.qsize() <= limits.UNREAD_MAX + 8 for stream in talk.streams.values())
+        for stream in talk.streams.values():
+            assert stream.outbox.qsize() <= limits.UNREAD_MAX + 8
+            for channel in stream.session._channels.values():
+                thorough = copy(channel)
+                thorough._touch_all()
+                assert thorough.todo == channel.todo  # only touched names are compared: no other differs
     status = talk.cache.status()
     assert len(status.quarantine) <= 4 * 3 * 3 * (len(steps) + 1)
     for who in list(talk.streams):
