@@ -3,11 +3,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from judging import OFF, RAW, Run, load, policy, pool, traffic
+from judging import OFF, RAW, Run, key, load, policy, pool, traffic
 
+from controlplane.decide import step
 from controlplane.decide.curve import rate_factor
 from controlplane.model.decision import PoolState
 from controlplane.model.policy import BaseMode, Curve, Guards, SignalChoice
+from controlplane.model.signal import Observation
 
 
 def run(**rate: object) -> Run:
@@ -232,3 +234,11 @@ def test_junk_never_takes_the_rate_out_of_its_bounds(
         now_s = pools.now_s + dt_s
         got = pools.tick(dt_s, load=load(now_s, kv_cache_usage_ratio=kv, waiting_requests=waiting))
         assert 10.0 <= got.rate_per_s <= 100.0
+
+
+@pytest.mark.parametrize(("requests", "told"), [(0, None), (19, None), (20, 0.5)])
+def test_a_failure_ratio_of_few_requests_says_nothing(requests: int, told: float | None) -> None:
+    one = policy([key("a")])
+    seen = Observation(now_s=1.0, loads={"chat:v1": load(1.0, of=requests, failure_ratio=0.5)}, traffic=None)
+    _, decision = step.step(one, step.start(one), seen)
+    assert decision.pools["chat:v1"].inputs["failure_ratio"] == told

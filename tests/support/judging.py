@@ -60,11 +60,11 @@ def policy(
     )
 
 
-def load(now_s: float, **values: float | None) -> Load:
-    """Signals sampled at `now_s`; None is a reading without a value."""
+def load(now_s: float, *, of: int = 100, **values: float | None) -> Load:
+    """Signals sampled at `now_s`, each of so many requests; None is a reading without a value."""
     return Load(
         readings={
-            name: Reading(value=value, sampled_at_s=now_s if value is not None else None)
+            name: Reading(value=value, sampled_at_s=now_s if value is not None else None, count=of)
             for name, value in values.items()
         }
     )
