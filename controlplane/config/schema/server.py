@@ -69,7 +69,7 @@ class Admin(Section):
     address: Host = Field("127.0.0.1", description="Address to listen on.")
     port: AnyPort = Field(9090, description="Port to listen on; 0: a free one.")
     token_file: FilePath | None = Field(
-        None, description="File with the bearer token that changes need (and decisions, off loopback)."
+        None, description="File with the bearer token that the switches need; reading needs none."
     )
 
 
