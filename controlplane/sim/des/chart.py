@@ -76,7 +76,7 @@ def svg(chart: Chart) -> str:
 
 def tick_step(top: float) -> float:
     """1, 2 or 5 times a power of ten, so that about four steps reach `top`."""
-    if not top > 0 or not math.isfinite(top):
+    if not top > 1e-9 or not math.isfinite(top):
         return 1.0
     power = 10.0 ** math.floor(math.log10(top / _TICKS))
     return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= top / _TICKS - 1e-12)

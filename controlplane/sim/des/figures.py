@@ -249,13 +249,12 @@ def criteria(platform: Platform, record: Record, offered: int) -> tuple[Criterio
 
 
 def littles_law_error(platform: Platform, record: Record) -> float:
-    """Largest |L - lambda W| / L over pools: what pods held, sampled, against what requests experienced.
+    """Largest |L - lambda W| / L over pools: what pods held on average, against what requests experienced.
 
     A pool that held less than one request on average counts against one.
     """
     worst = 0.0
-    for pool, moments in record.moments.items():
-        held = float(np.mean([moment.in_flight for moment in moments])) if moments else 0.0
+    for pool, held in record.held.items():
         stays_s = sum(
             (job.end_s if job.end_s >= 0 else platform.seconds) - job.arrived_s
             for job in record.jobs

@@ -160,13 +160,13 @@ class Pod:
             return
         physics = self.physics
         self._started_s = now_s
-        self.next_s = (
-            now_s
-            + physics.step_base_s
+        duration_s = (
+            physics.step_base_s
             + physics.step_per_seq_s * self._decoding
             + physics.step_per_kv_token_s * self._context_tokens
             + prefill / physics.prefill_tokens_per_s
         )
+        self.next_s = now_s + duration_s
 
     def _take_chunk(self, job: Job, budget: int) -> int:
         chunk = max(0, min(job.todo_tokens, budget))

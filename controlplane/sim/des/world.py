@@ -68,6 +68,7 @@ class Record:
 
     jobs: tuple[Job, ...]
     moments: Mapping[str, tuple[Moment, ...]]  # by Pool.id
+    held: Mapping[str, float]  # requests in the pods of each pool, on average over the run
     left_in_pods: int  # requests that the pods hold at the end
     preemptions: int
     overdrawn_ratio: float
@@ -81,6 +82,13 @@ class _PoolWorld:
     busy_s: float = 0.0  # of all its pods at the last sample
     moments: list[Moment] = field(default_factory=list)
     lost: list[Pod] = field(default_factory=list)
+    held_request_s: float = 0.0  # requests in its pods, integrated over time ...
+    held_until_s: float = 0.0  # ... up to here
+
+    def hold(self, now_s: float) -> None:
+        """Integrate up to now; to be called before a pod takes or gives up a request."""
+        self.held_request_s += sum(pod.load for pod in self.pods) * (now_s - self.held_until_s)
+        self.held_until_s = now_s
 
 
 class World:
@@ -118,10 +126,13 @@ class World:
         if platform.scenario.pod_lost and platform.scenario.event_s is not None:
             self._at(platform.scenario.event_s, self._lose_pods)
         self._play(arrivals)
+        for pool in self._pools.values():
+            pool.hold(platform.seconds)
         pods = [pod for pool in self._pools.values() for pod in (*pool.pods, *pool.lost)]
         return Record(
             jobs=tuple(self._jobs),
             moments={name: tuple(pool.moments) for name, pool in self._pools.items()},
+            held={name: pool.held_request_s / platform.seconds for name, pool in self._pools.items()},
             left_in_pods=sum(pod.load for pod in pods),
             preemptions=sum(pod.preemptions for pod in pods),
             overdrawn_ratio=self._gate.overdrawn_ratio,
@@ -186,6 +197,7 @@ class World:
         if not pod.up or not pod.fits(job):
             self._fail(now_s, job, pool)
             return
+        pool.hold(now_s)
         was_idle = pod.next_s == math.inf
         pod.submit(job, now_s)
         self._impatient.append(job)
@@ -200,6 +212,7 @@ class World:
     def _finish_step(self, now_s: float, pod: Pod, pool: _PoolWorld) -> None:
         if not pod.up or pod.next_s != now_s:
             return  # of a pod that is gone
+        pool.hold(now_s)
         for job in pod.finish_step():
             pool.sensor.ended(job)
         self._expect(pod, pool)
@@ -213,6 +226,7 @@ class World:
     def _leave(self, now_s: float) -> None:
         job = self._impatient.popleft()
         pool = self._pool_of[job.key]
+        pool.hold(now_s)
         pool.pods[job.pod].abort(job)
         job.outcome, job.end_s = Outcome.GAVE_UP, now_s
         pool.sensor.ended(job)
@@ -281,6 +295,7 @@ class World:
         """One pod of each pool dies with all it holds; gateways notice later."""
         for pool in self._pools.values():
             pod = pool.pods[0]
+            pool.hold(now_s)
             for job in pod.lose(now_s):
                 self._fail(now_s, job, pool)
         self._at(now_s + DETECT_S, self._notice)
