@@ -48,7 +48,8 @@ def observe(fleet: Fleet, policy: Gateways, connected: int, now_s: float, *, hel
         return Fleet(count=count, seen=connected, pending_until_s=now_s + HOLD_S)
     if now_s >= fleet.pending_until_s:
         return Fleet(count=wanted, seen=connected)
-    return Fleet(count=count, seen=connected, pending_until_s=fleet.pending_until_s)
+    until_s = min(fleet.pending_until_s, now_s + HOLD_S)  # a clock that stepped back must not make it longer
+    return Fleet(count=count, seen=connected, pending_until_s=until_s)
 
 
 def members(count: int) -> tuple[GatewayMember, ...]:

@@ -50,3 +50,12 @@ def test_a_gateways_share_is_recognised_by_the_version_it_holds() -> None:
     policy = Gateways(max_count=8)
     assert [held_count(gateways_version(members(count)), policy) for count in (1, 4, 8)] == [1, 4, 8]
     assert held_count("no version of ours", policy) == 0
+
+
+def test_a_clock_that_stepped_back_does_not_hold_the_count_for_longer() -> None:
+    policy = Gateways(max_count=4)
+    fleet = observe(start(policy, 10_000.0), policy, 4, 10_000.0)
+    fleet = observe(fleet, policy, 1, 10_001.0)
+    fleet = observe(fleet, policy, 1, 5_000.0)
+    assert fleet.count == 4
+    assert observe(fleet, policy, 1, 5_000.0 + HOLD_S).count == 1
