@@ -7,6 +7,7 @@ breaker that closed must not be judged by what made it open.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -83,10 +84,8 @@ class History:
         sample = Sample(at_s=at_s, calls=calls)
         if last is not None and not _continues(last, calls):
             return History(samples=(sample,))
-        kept = self.samples
-        if len(kept) > 1 and kept[1].at_s <= at_s - KEPT_S:
-            kept = tuple(each for i, each in enumerate(kept) if not _outlived(kept, i, at_s))
-        return History(samples=(*kept, sample))
+        oldest = max(0, bisect_right(self.samples, at_s - KEPT_S, key=_at_s) - 1)
+        return History(samples=(*self.samples[oldest:], sample))
 
     def window(self, length_s: float, *, since_s: float = -math.inf) -> Growth:
         """What happened in the last `length_s` seconds, but not before `since_s`."""
@@ -103,26 +102,23 @@ class History:
         last = self.samples[-1]
         begin_s = max(last.at_s - KEPT_S, since_s)
         base = _base(self.samples, begin_s)
-        for sample in reversed(self.samples):
-            if sample.at_s <= base.at_s:
-                break
-            if last.calls.answered - sample.calls.answered >= THIN_CALLS:
-                base = sample
-                break
+        enough = bisect_right(self.samples, last.calls.answered - THIN_CALLS, key=_answered) - 1
+        if enough >= 0 and self.samples[enough].at_s > base.at_s:
+            base = self.samples[enough]
         return _growth(base.calls, last.calls)
 
 
 def _base(samples: Sequence[Sample], begin_s: float) -> Sample:
     """The youngest sample at or before `begin_s`, else the oldest."""
-    for sample in reversed(samples):
-        if sample.at_s <= begin_s:
-            return sample
-    return samples[0]
+    return samples[max(0, bisect_right(samples, begin_s, key=_at_s) - 1)]
 
 
-def _outlived(samples: Sequence[Sample], index: int, now_s: float) -> bool:
-    """Whether a younger sample can begin every window that this one could."""
-    return index + 1 < len(samples) and samples[index + 1].at_s <= now_s - KEPT_S
+def _at_s(sample: Sample) -> float:
+    return sample.at_s
+
+
+def _answered(sample: Sample) -> float:
+    return sample.calls.answered
 
 
 def _continues(before: Calls, now: Calls) -> bool:

@@ -9,8 +9,10 @@ after a slow ramp for ever. Guarded, it stays within
 
     [max(1.3 * reference, reference + 3 MAD), SLO]        (the SLO wins where they cross)
 
-where the reference is the median p95 of the quiet samples of 24 hours. Without a promised SLO the upper
-bound is twice the reference; before there is a reference the threshold is the SLO, or none.
+where the reference is the median p95 of the quiet samples of 24 hours. A sample above the lower bound is not
+quiet: overload must not become the measure of itself. When none was quiet for a day, the measure starts
+anew. Before there is a reference the threshold is the SLO. Without a promised SLO no call is slow: what
+nobody promised is no reason to refuse everybody.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from controlplane.model.policy import BreakerPolicy, Strategy
 UPDATE_S = 30.0
 AVERAGE_SAMPLES = 30  # 15 minutes
 QUIET_SAMPLES_MAX = 2880  # 24 hours
+QUIET_FORGOTTEN_S = 86_400.0
 QUIET_SAMPLES_MIN = 20  # ten minutes, before there is a reference
 QUIET_CALLS_MIN = 100
 CALLS_MIN = 20
@@ -54,6 +57,7 @@ class Threshold:
     quiet_s: tuple[float, ...] = ()  # p95 of quiet times, 24 hours
     waited_s: float = UPDATE_S  # since the last update
     missing_s: float = 0.0  # since there was a p95
+    unquiet_s: float = 0.0  # since the last quiet sample
     reference_s: float | None = None
     floor_s: float | None = None
 
@@ -92,14 +96,13 @@ def _updated(before: Threshold, measured: Measured, policy: BreakerPolicy) -> Th
     else:
         p95_s = measured.p95_s
         seen = replace(seen, p95_s=p95_s, series_s=(*before.series_s, p95_s)[-AVERAGE_SAMPLES:])
-        if _is_quiet(measured):
-            seen = _with_quiet(seen, p95_s)
+        seen = _with_quiet(seen, p95_s) if _is_quiet(seen, measured) else _unquiet(seen)
     average_s = math.fsum(seen.series_s) / len(seen.series_s)
     failure_ratio = min(measured.failure_ratio, FAILURE_TERM_MAX) if policy.guards else measured.failure_ratio
     wanted_s = _wanted_s(policy, p95_s, failure_ratio, average_s)
     if not policy.guards:
         return replace(seen, value_s=wanted_s)
-    return replace(seen, value_s=_guarded_s(seen, wanted_s, policy.slo_s))
+    return replace(seen, value_s=_guarded_s(before, seen, wanted_s, policy.slo_s))
 
 
 def _wanted_s(policy: BreakerPolicy, p95_s: float, failure_ratio: float, average_s: float) -> float | None:
@@ -110,15 +113,17 @@ def _wanted_s(policy: BreakerPolicy, p95_s: float, failure_ratio: float, average
     return literal_s(p95_s, failure_ratio, average_s)
 
 
-def _guarded_s(seen: Threshold, wanted_s: float | None, slo_s: float | None) -> float | None:
-    if wanted_s is None or seen.reference_s is None or seen.floor_s is None:
+def _guarded_s(
+    before: Threshold, seen: Threshold, wanted_s: float | None, slo_s: float | None
+) -> float | None:
+    """Clamped, then slewed. What stood in for want of a reference is nothing to start a slew from."""
+    if wanted_s is None or slo_s is None or seen.floor_s is None:
         return slo_s
-    ceiling_s = max(2.0 * seen.reference_s, seen.floor_s) if slo_s is None else slo_s
-    clamped_s = min(max(wanted_s, seen.floor_s), ceiling_s)
-    if seen.value_s is None:
+    clamped_s = min(max(wanted_s, seen.floor_s), slo_s)
+    if before.value_s is None or before.floor_s is None:
         return clamped_s
-    slewed_s = min(max(clamped_s, seen.value_s * (1.0 - SLEW_RATIO)), seen.value_s * (1.0 + SLEW_RATIO))
-    return slewed_s if slo_s is None else min(slewed_s, slo_s)
+    low_s, high_s = before.value_s * (1.0 - SLEW_RATIO), before.value_s * (1.0 + SLEW_RATIO)
+    return min(max(clamped_s, low_s), high_s, slo_s)
 
 
 def _is_sound(measured: Measured) -> bool:
@@ -126,9 +131,11 @@ def _is_sound(measured: Measured) -> bool:
     return measured.closed and measured.failure_ratio <= FREEZE_RATIO
 
 
-def _is_quiet(measured: Measured) -> bool:
+def _is_quiet(seen: Threshold, measured: Measured) -> bool:
     return (
-        measured.closed
+        measured.p95_s is not None
+        and (seen.floor_s is None or measured.p95_s <= seen.floor_s)
+        and measured.closed
         and measured.failure_ratio < FREEZE_RATIO
         and measured.timed >= QUIET_CALLS_MIN
         and not measured.slow
@@ -137,12 +144,20 @@ def _is_quiet(measured: Measured) -> bool:
 
 def _with_quiet(seen: Threshold, p95_s: float) -> Threshold:
     quiet_s = (*seen.quiet_s, p95_s)[-QUIET_SAMPLES_MAX:]
+    seen = replace(seen, unquiet_s=0.0)
     if len(quiet_s) < QUIET_SAMPLES_MIN:
         return replace(seen, quiet_s=quiet_s)
     reference_s = statistics.median(quiet_s)
     deviation_s = statistics.median(abs(each - reference_s) for each in quiet_s)
     floor_s = max(1.3 * reference_s, reference_s + 3.0 * deviation_s)
     return replace(seen, quiet_s=quiet_s, reference_s=reference_s, floor_s=floor_s)
+
+
+def _unquiet(seen: Threshold) -> Threshold:
+    unquiet_s = seen.unquiet_s + UPDATE_S
+    if unquiet_s < QUIET_FORGOTTEN_S:
+        return replace(seen, unquiet_s=unquiet_s)
+    return replace(seen, unquiet_s=0.0, quiet_s=(), reference_s=None, floor_s=None)
 
 
 def _first(*values: float | None) -> float | None:
