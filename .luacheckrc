@@ -3,7 +3,7 @@
 std = "luajit"
 max_line_length = 120
 files["lua/envoy"] = {
-  read_globals = { "POLICY", "TICK", "answer", "denial", "sha256", "trusted", "usage" },
+  read_globals = { "POLICY", "TICK", "answer", "breaker", "denial", "sha256", "trusted", "usage" },
   globals = { "envoy_on_request", "envoy_on_response" },
 }
 files["lua/redis"] = {

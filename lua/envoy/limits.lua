@@ -94,7 +94,8 @@ local function fixed_width(text, index, width)
   return tonumber(sub(text, index * width + 1, (index + 1) * width))
 end
 
--- A body without a length was held for its model name already, so asking for it waits for nothing.
+-- A body without a length was held for its model name already, so asking for it waits for nothing; but it ends the
+-- life of every object that the handle gave before.
 local function body_bytes(handle, route)
   local bytes = tonumber((handle:headers():get("content-length")))
   if bytes == nil and route.from == "body" then
@@ -117,19 +118,19 @@ local function answer_tokens(body)
 end
 
 -- LLM tokens of the prompt and of the answer, at most, before anybody has counted them.
-local function estimated_tokens(handle, route)
+local function estimated_tokens(handle, bytes)
   local body = handle:streamInfo():dynamicMetadata():get(BODY_METADATA)
-  return min(TOKENS_MAX, ceil(body_bytes(handle, route) / BYTES_PER_TOKEN)), min(TOKENS_MAX, answer_tokens(body))
+  return min(TOKENS_MAX, ceil(bytes / BYTES_PER_TOKEN)), min(TOKENS_MAX, answer_tokens(body))
 end
 
 -- Cost units of this request in window `w`. One that asks for more than the bucket holds pays for a full bucket:
 -- otherwise it would wait for ever.
-local function window_cost(handle, w, route)
+local function window_cost(handle, w, bytes)
   local windows = POLICY.windows
   local cost = windows.cost[w]
   if windows.per_token[w] then
     local depth = tonumber(windows.class[w]) * UNITS_PER_S / TICK.gateways
-    local input, output = estimated_tokens(handle, route)
+    local input, output = estimated_tokens(handle, bytes)
     cost = cost >= COST_MAX and cost or min(floor(cost * (input + output) + 0.5), floor(depth))
   end
   return max(1, min(COST_MAX, cost))
@@ -155,7 +156,7 @@ local function window_key(w, tenant, pool, route)
   return key
 end
 
-local function charge(handle, metadata, index, id, tenant, pool, route)
+local function charge(handle, metadata, index, id, tenant, pool, route, bytes)
   local shapes = POLICY.shapes
   local shape = fixed_width(shapes.text, index, shapes.width) + 1
   for slot = 1, 3 do
@@ -167,7 +168,7 @@ local function charge(handle, metadata, index, id, tenant, pool, route)
     if w == 0 then
       class, key, cost = shapes.class[shape], "a|" .. id, fixed_width(TICK.costs, index, COST_DIGITS)
     else
-      class, key, cost = POLICY.windows.class[w], window_key(w, tenant, pool, route), window_cost(handle, w, route)
+      class, key, cost = POLICY.windows.class[w], window_key(w, tenant, pool, route), window_cost(handle, w, bytes)
     end
     metadata:set(METADATA, "c" .. slot, class)
     metadata:set(METADATA, "k" .. slot, key)
@@ -177,8 +178,8 @@ local function charge(handle, metadata, index, id, tenant, pool, route)
 end
 
 -- Until something better is known, `settle` is what a client who leaves now has cost: its prompt.
-local function reserve(handle, metadata, route)
-  local input, output = estimated_tokens(handle, route)
+local function reserve(handle, metadata, bytes)
+  local input, output = estimated_tokens(handle, bytes)
   metadata:set(METADATA, "reserve", max(1, min(TOKENS_MAX, ceil(input + output))))
   metadata:set(METADATA, "settle", max(1, input))
 end
@@ -215,6 +216,7 @@ local function price(handle)
   if route == nil then
     return NOT_READY
   end
+  local bytes = body_bytes(handle, route)
   local metadata = handle:streamInfo():dynamicMetadata()
   local seen = metadata:get(METADATA)
   local tenant = seen and seen.tenant
@@ -239,9 +241,9 @@ local function price(handle)
     if stop ~= nil and rest(handle, metadata, name .. "~" .. tenant .. "~" .. pool, pool) then
       return stop
     end
-    charge(handle, metadata, index, name .. "|" .. tenant .. "|" .. pool, tenant, pool, route)
+    charge(handle, metadata, index, name .. "|" .. tenant .. "|" .. pool, tenant, pool, route, bytes)
     if byte(POLICY.metered, index + 1) == METERED then
-      reserve(handle, metadata, route)
+      reserve(handle, metadata, bytes)
     end
     metadata:set(METADATA, "outcome", "admitted")
     count(handle, name .. "~" .. tenant .. "~" .. pool, "offered")
@@ -374,8 +376,8 @@ end
 
 function envoy_on_response(handle)
   local headers = handle:headers()
-  local limited = take_mark(headers, "x-tidegate-limited")
   local over_quota = take_mark(headers, "x-tidegate-quota")
+  local limited = take_mark(headers, "x-tidegate-limited") and not over_quota -- the policy service uses both marks
   local seen = handle:streamInfo():dynamicMetadata():get(METADATA)
   if seen == nil or seen.model_version == nil then
     return -- refused earlier, or answered without a model

@@ -66,6 +66,7 @@ BODY = json.dumps(
 ).encode()
 HEADERS = {
     "content-type": "application/json",
+    "x-tidegate-limited": "quota",
     "retry-after": "77",
     "ratelimit": '"daily";r=0;t=77',
     "ratelimit-policy": '"daily";q=500000;w=86400',

@@ -28,6 +28,10 @@ async def _said(stub: StubModel, request: web.Request, body: dict[str, Any]) -> 
         for text in body["say"]:
             await response.write(text.encode())
             await asyncio.sleep(body.get("interval_s", 0.0))
+        if body.get("break_off"):
+            assert request.transport is not None
+            request.transport.close()
+            return response
         await response.write_eof()
     except (ConnectionError, asyncio.CancelledError):
         stub.broken_off_s.append(time.monotonic())
@@ -40,7 +44,7 @@ async def serving() -> AsyncIterator[StubModel]:
     """A stub on a free port. Body fields: `delay_s` before an answer, `chunks`, `interval_s` of a stream.
 
     With `say` (list of texts) in the body the answer is exactly these, `interval_s` apart, with `status` and
-    the headers `answer_headers`.
+    the headers `answer_headers`; with `break_off` the connection closes instead of ending the answer.
     """
     stub = StubModel(port=0)
 
