@@ -17,9 +17,12 @@ from controlplane.signals.fetch import Fetched, Fetcher
 from controlplane.signals.join import readings
 from controlplane.signals.measure import of_pool
 from controlplane.signals.target import Target
-from controlplane.signals.text import Page, Reader, Sample, exactly
+from controlplane.signals.text import Page, Reader, Sample, TooManySeries, exactly
 
 WINDOW_S = 30.0
+# Of one page: a vLLM server shows 50 kB and a hundred series of interest, an exporter one for each GPU.
+PAGE_MAX_BYTES = 8 * 1024 * 1024
+SERIES_MAX = 10_000
 STARTED = "process_start_time_seconds"
 
 Readings = Mapping[str, Mapping[str, Reading]]
@@ -44,7 +47,7 @@ class ScrapeSource:
         """
         self._catalogue = catalogue
         self._window_s = window_s
-        self._fetcher = fetcher or Fetcher(clock=clock)
+        self._fetcher = fetcher or Fetcher(clock=clock, page_max_bytes=PAGE_MAX_BYTES)
         self._patience_s = patience_s
         self._readers: dict[str, Reader] = {}
         self._targets: dict[tuple[str, str], Target] = {}  # by (pool, url)
@@ -74,7 +77,9 @@ class ScrapeSource:
         engines = {"dcgm", *(pool.engine for pool in pools)}
         names = {STARTED}.union(*(self._catalogue.engine(name).sample_names for name in engines))
         naming = exactly(frozenset(names))
-        self._readers = {url: Reader(naming) for url in (*self._by_url, *policy.gpu_exporter_urls)}
+        self._readers = {
+            url: Reader(naming, series_max=SERIES_MAX) for url in (*self._by_url, *policy.gpu_exporter_urls)
+        }
         gpu_urls = policy.gpu_exporter_urls
         self._started = {url: at_s for url, at_s in self._started.items() if url in self._by_url}
         self._gpu_pages = {url: page for url, page in self._gpu_pages.items() if url in gpu_urls}
@@ -98,8 +103,12 @@ class ScrapeSource:
         await self._fetcher.close()
 
     def _take(self, fetched: Fetched) -> None:
-        page = None if fetched.text is None else self._readers[fetched.url].read(fetched.text)
-        problem = fetched.problem
+        page, problem = None, fetched.problem
+        if fetched.text is not None:
+            try:
+                page = self._readers[fetched.url].read(fetched.text)
+            except TooManySeries as error:
+                problem = str(error)
         if fetched.url in self._by_url:
             self._take_endpoint(fetched, page, problem)
         if fetched.url in self._policy.gpu_exporter_urls:

@@ -44,18 +44,28 @@ class Page(NamedTuple):
     unreadable: int
 
 
+class TooManySeries(ValueError):
+    """A page with more wanted series than its target can have; reading it would hold up everything else."""
+
+
 class Reader:
     """Reads the pages of one target, remembering the series of its previous page."""
 
-    def __init__(self, naming: Naming) -> None:
+    def __init__(self, naming: Naming, *, series_max: int | None = None) -> None:
         """`naming` maps a sample's name on the page to the name it is wanted under, or to None."""
         self._naming = naming
+        self._series_max = series_max
         self._names: dict[str, str | None] = {}
         self._labels: dict[str, Labels | None] = {}
 
     def read(self, text: str) -> Page:
-        """The wanted samples of `text`; a line that does not parse is counted and skipped."""
+        """The wanted samples of `text`; a line that does not parse is counted and skipped.
+
+        Raises TooManySeries before any label of such a page is looked at.
+        """
         lines = [split for line in text.split("\n") if (split := self._split(line)) is not None]
+        if self._series_max is not None and len(lines) > self._series_max:
+            raise TooManySeries(f"{len(lines)} series of interest, at most {self._series_max} are read")
         before, labels = self._labels, dict[str, Labels | None]()
         for _, series, _ in lines:
             known = before.get(series)

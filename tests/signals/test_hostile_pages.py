@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.signals.scrape import SERIES_MAX
 from controlplane.signals.text import NAMES_MAX, Reader, exactly
 
 RUNNING = 'vllm:num_requests_running{model_name="llama"} 3\n'
@@ -49,3 +50,13 @@ def test_a_page_with_other_names_at_every_scrape_takes_a_bounded_memory() -> Non
         text = "".join(f"junk_{scrape}_{number} 1\n" for number in range(NAMES_MAX // 2))
         assert reader.read(text + "wanted 1\n").samples["wanted"][0].value == 1
     assert len(reader._names) <= NAMES_MAX
+
+
+async def test_a_page_of_endless_series_is_not_read_and_says_so(world: Any) -> None:
+    flood = "".join(f'vllm:num_requests_running{{n="{n}"}} 1\n' for n in range(SERIES_MAX + 1))
+    world.show(flood, RUNNING)
+    found = await world.read()
+    assert found["endpoints_up"].value == 1
+    assert found["running_requests"].count == 1
+    world.show(flood, None)
+    assert "series of interest" in (await world.read())["ttft_p95_s"].absent
