@@ -40,19 +40,19 @@ def simulate(
             "part; s7: noisy metrics; trace: recorded conversations."
         ),
     ] = ScenarioName.S1,
-    seconds: Annotated[float, typer.Option(help="Simulated seconds.", min=60, max=86400)] = 300,
+    seconds: Annotated[float, typer.Option(help="Simulated seconds.", min=60, max=21600)] = 300,
     seed: Annotated[int, typer.Option(help="Of all random numbers.", min=0)] = 1,
     pods: Annotated[
-        int | None, typer.Option(help="Pods of each model version.  [default: its endpoints]", min=1, max=256)
+        int | None, typer.Option(help="Pods of each model version (default: its endpoints).", min=1, max=256)
     ] = None,
     pod_rate: Annotated[
         float | None,
         typer.Option(
-            help="Requests/s that one pod serves.  [default: the reference pod's]", min=0.01, max=1000
+            help="Requests/s that one pod serves (default: 6.7).", min=0.01, max=1000
         ),
     ] = None,
     lag: Annotated[
-        float | None, typer.Option(help="Age of metrics (s).  [default: 0.5, Prometheus 10]", min=0, max=300)
+        float | None, typer.Option(help="Age of metrics in s (default: 0.5, or 10 from Prometheus).", min=0, max=300)
     ] = None,
     compare: Annotated[
         Path | None, typer.Option(metavar="DIR", help="What this other configuration would have done.")
