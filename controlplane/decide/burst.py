@@ -1,4 +1,4 @@
-"""Rates -> what a token bucket in Envoy can hold: burst classes, cost per request, Retry-After.
+"""Rates -> what a token bucket in Envoy can hold: burst classes, cost per request.
 
 The buckets of the data plane hold universal units: 1,000,000 a second, room for 1,000,000 * burst_s. A rate
 r is the cost 1,000,000 / r of one request, so a change of rate moves a number and never a bucket. What
@@ -19,8 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.model.ladder import ADAPTIVE_LADDER_S, COST_MAX, LADDER_S, UNITS_PER_S
-
-RETRY_AFTER_MAX_S = 3600
 
 # Envoy multiplies the room by 1/gateways in floating point and cuts the fraction off: a request that fits to
 # the unit in a shared bucket may not fit. One part in 100,000 is ample.
@@ -89,13 +87,6 @@ def cost_units_of(rates_per_s: NDArray[np.float64]) -> NDArray[np.int64]:
     with np.errstate(over="ignore"):
         np.divide(UNITS_PER_S, rates_per_s, out=costs, where=rates_per_s > 0)
     return np.clip(np.floor(costs + 0.5), 1, COST_MAX).astype(np.int64)
-
-
-def retry_after_s(rate_per_s: float, gateways: int) -> int:
-    """Whole seconds until one gateway has earned one request: at least 1, at most an hour."""
-    if not rate_per_s > 0:
-        return RETRY_AFTER_MAX_S
-    return int(min(RETRY_AFTER_MAX_S, max(1, math.ceil(max(1, gateways) / rate_per_s * _ROUNDING))))
 
 
 def _class_of(room_s: float) -> float:

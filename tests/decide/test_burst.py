@@ -9,7 +9,6 @@ from controlplane.decide.burst import (
     burst_class_s,
     cost_units,
     cost_units_of,
-    retry_after_s,
     slowest_rate_per_s,
     window_burst_class_s,
 )
@@ -116,19 +115,3 @@ def test_a_window_gives_at_most_its_burst_or_what_one_request_needs(
     smaller = [room_units(other, gateways) for other in LADDER_S if other < class_s]
     none_smaller_admits = not smaller or cost_units(rate) * (1 + 2e-5) >= smaller[-1]
     assert given_burst <= burst * (1 + 1e-6) or none_smaller_admits
-
-
-@pytest.mark.parametrize(
-    ("rate", "gateways", "seconds"),
-    [
-        (100.0, 1, 1),
-        (1.0, 1, 1),
-        (0.3, 1, 4),
-        (1.0, 3, 3),
-        (1e-9, 1, 3600),
-        (0.0, 1, 3600),
-        (math.nan, 1, 3600),
-    ],
-)
-def test_retry_after_is_a_whole_number_of_seconds(rate: float, gateways: int, seconds: int) -> None:
-    assert retry_after_s(rate, gateways) == seconds
