@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import live_site
@@ -16,6 +17,7 @@ from controlplane.sim import control
 pytestmark = [pytest.mark.envoy, pytest.mark.slow]
 
 LIMIT_PER_S = 8.0
+_SHARE_OF_A_NEW_GATEWAY = LIMIT_PER_S / 2  # of a burst of 1 s; a fresh Envoy begins with full buckets
 
 
 @pytest.fixture
@@ -77,3 +79,58 @@ async def test_a_storm_of_edits_gives_nothing_away_and_cuts_nothing(site: Site) 
     allowed = line_of(watch, "acme").integral(sent[0].at_s, sent[-1].at_s)
     assert admitted(sent) <= 1.05 * allowed + 2
     assert admitted(sent) >= 0.7 * allowed
+
+
+async def test_a_fleet_and_a_control_plane_that_come_and_go_give_nothing_away(site: Site) -> None:
+    """One gateway, then two, the control plane killed and started anew, then one again; all under load."""
+    async with AsyncExitStack() as stack:
+        plane = await stack.enter_async_context(site.control_plane())
+        await stack.enter_async_context(site.envoy(1))
+        watch = await stack.enter_async_context(site.watched())
+        await site.until_rate("acme", LIMIT_PER_S)
+        await site.drain("acme")
+        stream = asyncio.create_task(site.stream("globex", tokens=250))
+        await asyncio.sleep(0.3)
+        load = asyncio.create_task(site.offer("acme", 40, 13.0, new_connections=True))
+        await asyncio.sleep(2.0)
+        async with site.envoy(2):
+            await asyncio.sleep(2.0)
+            plane.kill()
+            await plane.wait()
+            await asyncio.sleep(1.0)
+            await stack.enter_async_context(site.control_plane())
+            await asyncio.sleep(2.0)
+        sent = await load
+        assert await stream == (200, True)
+    seen = statuses(sent)
+    assert seen.keys() <= {0, 200, 429}
+    assert seen[0] <= 5  # connections that the kernel had given to the gateway that left
+    allowed = line_of(watch, "acme").integral(sent[0].at_s, sent[-1].at_s)
+    assert admitted(sent) <= 1.05 * allowed + _SHARE_OF_A_NEW_GATEWAY + 1
+    assert admitted(sent) >= 0.4 * allowed  # a gateway that left keeps its half for 30 s
+
+
+@pytest.mark.parametrize("switch", ["mode", "pin", "limit"])
+async def test_a_switch_and_back_leaves_a_drained_tenant_drained(site: Site, switch: str) -> None:
+    """While it asks for five times its limit, a tenant has what was reported, whatever is switched."""
+    async with site.control_plane(), site.envoy(), site.watched() as watch:
+        await site.until_rate("acme", LIMIT_PER_S)
+        await site.drain("acme")
+        was = site.files.tenants["acme"]
+        load = asyncio.create_task(site.offer("acme", 40, 6.5))
+        for on in (True, False) * 3:
+            if switch == "mode":
+                site.files.mode = "observe" if on else "enforce"
+            else:
+                site.files.tenants["acme"] = f"{switch}: 2" if on else was
+            site.write()
+            await asyncio.sleep(1.0)
+        sent = await load
+    assert statuses(sent).keys() <= {200, 429}
+    if switch == "mode":  # observed: everything passed and nothing was saved; enforced: the rate
+        enforced = [one for one in sent if one.at_s >= sent[-1].at_s - 1.0]
+        assert admitted(enforced) <= 1.2 * LIMIT_PER_S + 2
+        assert admitted(sent) > 3 * LIMIT_PER_S * 6.5 / 2
+    else:
+        allowed = line_of(watch, "acme").integral(sent[0].at_s, sent[-1].at_s)
+        assert admitted(sent) <= 1.05 * allowed + 2

@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes simulated pods gives the readings of a direct scrape."""
+"""A real Prometheus that scrapes simulated pods gives the readings of a direct scrape, and the decisions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,27 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import policies
 import pytest
 import pytest_asyncio
 import yaml
+from policies import CHAT
 
-from controlplane.model.policy import Endpoint, Pool, PrometheusPolicy, SignalPolicy
+from controlplane.decide import step
+from controlplane.model.decision import Decision, PoolState
+from controlplane.model.policy import (
+    Endpoint,
+    Guards,
+    Policy,
+    Pool,
+    PrometheusPolicy,
+    RatePolicy,
+    SignalChoice,
+    SignalPolicy,
+)
 from controlplane.model.signal import Reading
 from controlplane.signals.catalogue import load_catalogue
+from controlplane.signals.collate import collate
 from controlplane.signals.gpu import Layout
 from controlplane.signals.prometheus import PrometheusSource
 from controlplane.signals.scrape import ScrapeSource
@@ -255,6 +269,40 @@ async def test_prometheus_and_direct_scrape_read_the_same(
         assert remote[name].value == pytest.approx(direct[name].value, rel=0.3), name
         assert remote[name].count > 20
     assert remote["completed_per_s"].value == pytest.approx(direct["completed_per_s"].value, rel=0.5)
+
+
+RULES_OF_RATE = {
+    "raw counter, literal": RatePolicy(guards=Guards(enabled=False)),
+    "raw counter, guarded": RatePolicy(),
+    "effective, literal": RatePolicy(signal=SignalChoice.EFFECTIVE, guards=Guards(enabled=False)),
+    "effective, guarded": RatePolicy(signal=SignalChoice.EFFECTIVE, target_waiting=1.0),
+}
+
+
+@pytest.mark.parametrize("rate", RULES_OF_RATE.values(), ids=RULES_OF_RATE.keys())
+async def test_prometheus_and_direct_scrape_lead_to_the_same_decisions(
+    measured: Measured, rate: RatePolicy
+) -> None:
+    pools = tuple(replace(pool, rate=rate) for pool in measured.world.pools)
+    made = policies.policy(("acme", "globex"), pools=pools, routes=(replace(CHAT, models=("llama",)),))
+    direct, remote = (_decided(made, source) for source in (measured.direct, measured.remote))
+    for pool in pools:
+        one, other = direct.pools[pool.id], remote.pools[pool.id]
+        assert (one.state, one.rate_per_s, one.utilisation_percent) == (
+            other.state,
+            other.rate_per_s,
+            other.utilisation_percent,
+        )
+        if pool_has_pods(measured, pool.id):
+            assert one.state in (PoolState.LIVE, PoolState.UNINFORMATIVE)
+    assert direct.rate_per_s.tolist() == remote.rate_per_s.tolist()
+
+
+def _decided(made: Policy, readings: Mapping[str, Mapping[str, Reading]]) -> Decision:
+    """The decision of one tick on what one source read."""
+    now_s = max(reading.sampled_at_s or 0.0 for of_pool in readings.values() for reading in of_pool.values())
+    seen = collate(made.pools, [readings], traffic=None, gateways=1, now_s=now_s)
+    return step.step(made, step.start(made), seen)[1]
 
 
 def pool_has_pods(measured: Measured, pool: str) -> bool:
