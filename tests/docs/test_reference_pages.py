@@ -8,6 +8,7 @@ from fake_view import FakeView, policy, xds_status
 from prometheus_client import CollectorRegistry
 
 from controlplane.model.decision import KEY_REASON_CODES, BreakerState, PoolState
+from controlplane.policy.metrics import PolicyMetrics, QuotaCollector
 from controlplane.serve.admin import admin_app
 from controlplane.serve.collector import ViewCollector
 from controlplane.serve.metrics import Metrics
@@ -24,6 +25,8 @@ def exported() -> set[str]:
     collector = ViewCollector(FakeView.running(xds=xds_status()), key_series=1)
     collector.count_traffic(policy(), FakeView.running().tick.observation, 1.0)  # type: ignore[union-attr,arg-type]
     registry.register(collector)
+    PolicyMetrics(registry)
+    registry.register(QuotaCollector(dict, lambda: False, lambda: 0.0))
     return {
         family.name + ("_total" if family.type == "counter" else "")
         for family in registry.collect()

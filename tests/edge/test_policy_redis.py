@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -299,3 +301,30 @@ async def test_processes_whose_clocks_differ_agree_on_the_window(server: RedisSe
     gateways = [await opened(daily(1000), clock_off_s=off_s).start() for off_s in clocks_off_s]
     heard = [await gateways[n % 5].reserve("acme", OLDER, f"r{n}", 100) for n in range(15)]
     assert sum(answer.passed for answer in heard) == 10
+
+
+async def test_a_user_with_the_rights_of_the_manual_is_enough(
+    server: RedisServer, opened: Open, tmp_path: Path
+) -> None:
+    manual = (Path(__file__).parents[2] / "docs/quotas.md").read_text()
+    rights = re.search(r"An ACL user needs `([^`]+)` on `([^`]+)`", manual)
+    assert rights is not None
+    server.start()
+    async with Redis.from_url(server.url) as client:
+        await client.execute_command(
+            "ACL", "SETUSER", "counter", "on", ">a-password", rights[2], *rights[1].split()
+        )
+        await client.execute_command("CONFIG", "SET", "requirepass", "another-password")
+    secret = tmp_path / "secret"
+    secret.write_text("a-password\n")
+    process = opened(daily(1000), monthly(5000))
+    store = RedisStore(url=server.url, username="counter", password_file=str(secret))
+    service = replace(process.policy.policy_service, redis=store)
+    process.policy = replace(process.policy, policy_service=service)
+    gateway = await process.start()
+    assert (await gateway.reserve("acme", OLDER, "r1", 100)).passed
+    await gateway.settle("acme", OLDER, "r1", 50)
+    assert not (await gateway.reserve("acme", OLDER, "r2", 5000)).passed
+    assert await process.shown() == (50, 0)
+    assert not process.is_degraded()
+    assert process.registry.get_sample_value("tidegate_policy_store_failures_total") == 0
