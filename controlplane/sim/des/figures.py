@@ -56,7 +56,8 @@ class Line:
     factor: list[float | None]
     gpu_util_ratio: list[float | None]
     kv_usage_ratio: list[float | None]
-    waiting: list[float | None]
+    waiting: list[float | None]  # per pod
+    in_flight: list[float | None]  # in all pods
     pods_up: list[float | None]
     ttft_p50_s: list[float | None]
     ttft_p99_s: list[float | None]
@@ -173,6 +174,7 @@ def _line(
         gpu_util_ratio=mean("gpu_util_ratio"),
         kv_usage_ratio=mean("kv_usage_ratio"),
         waiting=mean("waiting"),
+        in_flight=mean("in_flight"),
         pods_up=mean("pods_up"),
         ttft_p50_s=[_quantile(group, 0.5) for group in waits],
         ttft_p99_s=[_quantile(group, 0.99) for group in waits],
