@@ -302,6 +302,14 @@ async def test_no_answer_holds_a_secret(opened: Open) -> None:
         assert secret not in "".join(everything)
 
 
+async def test_decisions_show_every_breaker(opened: Open) -> None:
+    answer = await document(await opened(FakeView.running()), "/v1/decisions?model_version=chat:v1")
+    (made,) = answer["breakers"]
+    assert (made["model_version"], made["state"], made["retry_after_s"]) == ("chat:v1", "closed", None)
+    assert (made["threshold_s"], made["failure_ratio"], made["capacity_ratio"]) == (0.5, 0.01, 1.0)
+    assert made["reason"]
+
+
 async def test_documents_are_valid_json_with_hostile_numbers(opened: Open) -> None:
     view = FakeView.running()
     view.tick.decision.rate_per_s[:] = float("inf")  # type: ignore[union-attr]
@@ -354,3 +362,13 @@ async def test_a_body_that_does_not_unpack_is_refused(opened: Open) -> None:
     response = await client.post("/v1/freeze", data=b"abc", headers=headers)
     assert response.status == 400
     assert (await response.json())["error"]["code"] == "invalid_body"
+
+
+async def test_scrapes_close_together_share_a_page_and_later_ones_do_not(opened: Open) -> None:
+    view = FakeView.running()
+    client = await opened(view)
+    first = await (await client.get("/metrics")).text()
+    view.tick = None
+    assert await (await client.get("/metrics")).text() == first
+    view.at_s += 0.5
+    assert "tidegate_pool_rate_per_second{" not in await (await client.get("/metrics")).text()

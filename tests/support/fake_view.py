@@ -202,6 +202,7 @@ class FakeView:
     switches: Control = field(default_factory=Control)
     missing: tuple[str, ...] = ()
     trail: tuple[Change, ...] = ()
+    at_s: float = NOW_S
 
     @staticmethod
     def running(**more: object) -> FakeView:
@@ -218,7 +219,7 @@ class FakeView:
         return FakeView(in_force=None, xds=empty, config=ConfigStatus(), missing=missing)
 
     def now_s(self) -> float:
-        return NOW_S
+        return self.at_s
 
     def policy(self) -> Policy | None:
         return self.in_force
