@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from controlplane.model.resource import CLUSTER, LISTENER, Resource
 from controlplane.xds.exchange import Accepted, Event, Refused, Request, Response, Variant, version_of
+from controlplane.xds.holdings import Holdings
 from controlplane.xds.offer import Offer
 from controlplane.xds.subscription import Change, Subscription
 
@@ -53,9 +54,7 @@ class Channel:
     def __init__(self, type_url: str, variant: Variant) -> None:
         self.type_url = type_url
         self.subscription = Subscription(legacy=type_url in WHOLE_TYPES)
-        self.held: dict[
-            str, Resource
-        ] = {}  # accepted by the client; a body is empty where only it knows the bytes
+        self._holdings = Holdings()
         self.flight: Flight | None = None
         self.refused: dict[str, str] = {}  # name -> the version this client rejected, while it is on offer
         self._variant = variant
@@ -82,6 +81,11 @@ class Channel:
         self._todo = self._stale = None
 
     # What the client says
+
+    @property
+    def held(self) -> Mapping[str, Resource]:
+        """What the client accepted, by name; a body is empty where only it knows the bytes."""
+        return self._holdings.table
 
     @property
     def named(self) -> int:
@@ -112,10 +116,12 @@ class Channel:
 
     def _open(self, request: Request) -> None:
         self._claimed, self._told = request.version, len(request.initial_versions)
-        self.held = {
-            name: Resource(name=name, body=b"", version=version)
-            for name, version in request.initial_versions.items()
-        }
+        self._holdings.replace(
+            {
+                name: Resource(name=name, body=b"", version=version)
+                for name, version in request.initial_versions.items()
+            }
+        )
 
     def _subscribe(self, request: Request, *, returning: bool) -> Change:
         wildcard, first = self.subscription.wildcard, not self.subscription.opened
@@ -126,11 +132,11 @@ class Channel:
         covers = self.subscription.covers
         if first or wildcard != self.subscription.wildcard:
             self._touch_all()
-            self.held = {name: resource for name, resource in self.held.items() if covers(name)}
+            self._holdings.replace({name: held for name, held in self.held.items() if covers(name)})
         else:
             self._touch(change.asked | change.dropped)
-            for name in change.dropped:
-                self.held.pop(name, None)
+            for name in change.dropped & self.held.keys():
+                del self._holdings.changeable()[name]
         # What a reconnecting client says it holds is not asked for; later, to name a thing is to ask for it
         # again.
         self._asked |= change.asked - self.held.keys() if returning else change.asked
@@ -156,12 +162,21 @@ class Channel:
 
     def _accept(self, flight: Flight) -> None:
         self._touch((*(resource.name for resource in flight.resources), *flight.absent, *flight.gone))
+        held = self._holdings.changeable()
         for resource in flight.resources:
             if self.subscription.covers(resource.name) and resource.name not in flight.dropped:
-                self.held[resource.name] = resource
+                held[resource.name] = resource
         # Also when the client complained: there is nothing to send it instead.
         for name in (*flight.absent, *flight.gone):
-            self.held.pop(name, None)
+            held.pop(name, None)
+        self._share()
+
+    def _share(self) -> None:
+        """A client with a wildcard and nothing left to be sent holds what is on offer, if it is as much."""
+        offered = self._offer.resources
+        equal = self.subscription.wildcard and len(self.held) == len(offered) and not self.refused
+        if equal and self.todo == Todo():
+            self._holdings.share(offered)
 
     def _refuse(self, flight: Flight) -> None:
         self._touch((*(resource.name for resource in flight.resources), *flight.absent))
@@ -210,9 +225,11 @@ class Channel:
         # meanwhile.
         everything = self._whole and self.subscription.wildcard
         if everything and self._claimed and self._claimed == _version(offered):
-            self.held, self._owed, self._asked = dict(offered), False, set()
+            self._holdings.replace(dict(offered))
+            self._owed, self._asked = False, set()
         same = {n: r for n, r in offered.items() if n in self.held and self.held[n].version == r.version}
-        self.held.update(same)
+        self._holdings.changeable().update(same)
+        self._share()
         return [Accepted(type_url=self.type_url, nonce="", resources=tuple(same.values()))] if same else []
 
     @property
@@ -285,7 +302,7 @@ class Channel:
         if self._variant is Variant.SOTW and not self._whole:
             self._touch(gone)
             for name in gone:
-                del self.held[name]
+                del self._holdings.changeable()[name]
             return None
         return self._fly(Flight(nonce=nonce, sent_at_s=now_s, resources=(), gone=gone))
 

@@ -111,6 +111,7 @@ class Streams(RuleBasedStateMachine):
                 for type_url, chosen in texts.items()
             }
         )
+        self.as_published = {type_url: dict(named) for type_url, named in self.published.resources.items()}
         self.quarantine.publish(self.published)
         self.offers.clear()
         self._offer()
@@ -161,6 +162,11 @@ class Streams(RuleBasedStateMachine):
     def one_response_per_type_is_in_flight(self) -> None:
         waiting = [response.type_url for response in self.client.inbox]
         assert len(waiting) == len(set(waiting))
+
+    @invariant()
+    def what_is_published_is_changed_by_nobody(self) -> None:
+        if self.published is not None:
+            assert self.published.resources == self.as_published
 
     @invariant()
     def no_difference_is_overlooked(self) -> None:
