@@ -47,12 +47,11 @@ def simulate(
     ] = None,
     pod_rate: Annotated[
         float | None,
-        typer.Option(
-            help="Requests/s that one pod serves (default: 6.7).", min=0.01, max=1000
-        ),
+        typer.Option(help="Requests/s that one pod serves (default: 6.7).", min=0.01, max=1000),
     ] = None,
     lag: Annotated[
-        float | None, typer.Option(help="Age of metrics in s (default: 0.5, or 10 from Prometheus).", min=0, max=300)
+        float | None,
+        typer.Option(help="Age of metrics in s (default: 0.5, or 10 from Prometheus).", min=0, max=300),
     ] = None,
     compare: Annotated[
         Path | None, typer.Option(metavar="DIR", help="What this other configuration would have done.")

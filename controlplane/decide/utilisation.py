@@ -61,7 +61,7 @@ class Utilisation:
 
 
 def usable(name: str, reading: Reading, now_s: float) -> Sample | None:
-    """The sample in `reading`; None for values and times that cannot be, and for a ratio of too few requests."""
+    """The sample in `reading`; None for what cannot be, and for a ratio of too few requests."""
     value, sampled_at_s, age_s = reading.value, reading.sampled_at_s, reading.age_s(now_s)
     if value is None or sampled_at_s is None or age_s is None:
         return None
