@@ -158,7 +158,7 @@ async def test_the_gateway_outlives_its_control_plane_and_is_adopted_unchanged(
     try:
         assert await site.ask() == 200  # nobody is there to tell it what to do
         async with running_control_plane(site.http, site.config, site.ports, site.folder):
-            for _ in range(100):
+            for _ in range(300):  # Envoy waits longer after each attempt that failed
                 xds = await fetch(site.http, f"{site.admin}/v1/xds") or {}
                 gateway = (xds.get("gateways") or [{}])[0]
                 if gateway.get("settled") and "LDS" in gateway["types"]:  # asked for last
