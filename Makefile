@@ -8,7 +8,7 @@ SECONDS ?= 600
 REPORT_OPTION = $(if $(REPORT),--report $(REPORT))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup check check-lock check-lint check-format check-types check-layers check-lua format test e2e real-model golden bench bench-xds fuzz picture proto clean
+.PHONY: help demo setup check check-lock check-lint check-format check-types check-layers check-lua format test e2e real-model golden bench bench-policy bench-xds fuzz picture proto clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ golden: ## Rewrite the expected xDS in tests/golden/, then look at the differenc
 
 bench: ## Benchmarks of the tick, of judgement and of translation; ARGS=tick for one of them
 	@$(RUN) python -m bench $(REPORT_OPTION) $(ARGS)
+
+bench-policy: ## The policy service beside an empty gRPC service: memory, Redis, two processes (half a minute)
+	@$(RUN) python -m bench.policy $(REPORT_OPTION) $(ARGS)
 
 bench-xds: ## Discovery at scale: 1,000 subscribers, 10,000 keys, a restart, a peer (2 minutes)
 	@$(RUN) python -m bench.xds $(REPORT_OPTION) $(ARGS)

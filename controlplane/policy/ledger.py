@@ -6,11 +6,11 @@ Both are the same machine; the tests run the same cases on both.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from controlplane.policy.calendar import Window, window
-from controlplane.policy.quota import Account, Balance, Verdict
+from controlplane.policy.quota import Account, Balance, Line, Verdict
 from controlplane.policy.store import (
     KEEP_S,
     REFUSED_KEEP_S,
@@ -32,6 +32,20 @@ class Counter:
     used: int = 0
     reserved: int = 0
     granted: int = 0
+
+    def room(self, limit_tokens: int) -> int:
+        """What still fits."""
+        return limit_tokens + self.granted - self.used - self.reserved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """One quota, and the counter of its window of now."""
+
+    line: Line
+    window: Window
+    name: str
+    counter: Counter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,22 +83,26 @@ class Ledger:
     def reserve(self, account: Account, ask: Reservation, now_s: float) -> Verdict:
         """Take the estimate out of every quota, or out of none."""
         self._sweep(now_s)
+        current = self._current(account, now_s)
+        admitted = self._reserve(ask, current, now_s)
+        return Verdict(admitted=admitted, balances=_balances(current), now_s=now_s)
+
+    def _reserve(self, ask: Reservation, current: Sequence[_Place], now_s: float) -> bool:
         record = self.records.get(ask.request)
-        balances = self.show(account, now_s)
         if record is not None and (ask.attempt in record.attempts or ask.attempt in record.settled):
-            return Verdict(admitted=True, balances=balances, now_s=now_s)
+            return True
         if ask.is_transfer and record is not None and record.ahead:
             record.ahead -= 1
             record.settled.append(ask.attempt)
-            return Verdict(admitted=True, balances=balances, now_s=now_s)
-        fits = all(balance.fits(ask.tokens) for balance in balances)
+            return True
+        need = max(1, ask.tokens)
+        fits = all(place.counter.room(place.line.limit_tokens) >= need for place in current)
         if fits or ask.forced:
-            self._lease(ask, tuple(_name(balance) for balance in balances), now_s)
-            balances = self.show(account, now_s)
+            self._lease(ask, tuple(place.name for place in current), now_s)
         else:
             record = record or self._record(ask.request, self._refused, now_s + REFUSED_KEEP_S)
             record.refused += 1
-        return Verdict(admitted=fits, balances=balances, now_s=now_s)
+        return fits
 
     def settle(self, account: Account, ask: Settlement, now_s: float) -> Outcome:
         """Put real usage in the place of a reservation, once."""
@@ -95,20 +113,16 @@ class Ledger:
     def show(self, account: Account, now_s: float) -> tuple[Balance, ...]:
         """Every quota of the account in its window of now."""
         self._sweep(now_s)
-        balances = []
+        return _balances(self._current(account, now_s))
+
+    def _current(self, account: Account, now_s: float) -> list[_Place]:
+        places = []
         for line in account.lines:
-            current = window(now_s, line.period, line.time_zone)
-            counter = self._counter(line.period, current, now_s)
-            balances.append(
-                Balance(
-                    line=line,
-                    window=current,
-                    used_tokens=counter.used,
-                    reserved_tokens=counter.reserved,
-                    granted_tokens=counter.granted,
-                )
-            )
-        return tuple(balances)
+            of = window(now_s, line.period, line.time_zone)
+            name = f"{line.period}/{of.id}"
+            counter = self._counter(name, of, now_s)
+            places.append(_Place(line=line, window=of, name=name, counter=counter))
+        return places
 
     def withdraw(self, request: str, attempt: str) -> bool:
         """Forget a reservation in flight, which is counted elsewhere from now on; False: it was settled."""
@@ -126,13 +140,12 @@ class Ledger:
 
     def adjust(self, account: Account, period: str, grant_tokens: int | None, now_s: float) -> None:
         """Grant, or forget what was used."""
-        for balance in self.show(account, now_s):
-            if balance.line.period == period:
-                counter = self.counters[_name(balance)]
-                if grant_tokens is None:
-                    counter.used = 0
-                else:
-                    counter.granted += grant_tokens
+        self._sweep(now_s)
+        for place in self._current(account, now_s):
+            if place.line.period == period and grant_tokens is None:
+                place.counter.used = 0
+            elif place.line.period == period:
+                place.counter.granted += grant_tokens or 0
 
     def _settle(self, account: Account, ask: Settlement, now_s: float) -> Settled:
         record = self.records.get(ask.request)
@@ -161,8 +174,8 @@ class Ledger:
         names = []
         for line in account.lines:
             chosen = named.get(line.period) or window(now_s, line.period, line.time_zone)
-            self._counter(line.period, chosen, now_s)
             names.append(f"{line.period}/{chosen.id}")
+            self._counter(names[-1], chosen, now_s)
         return names
 
     def _lease(self, ask: Reservation, windows: tuple[str, ...], now_s: float) -> None:
@@ -182,8 +195,7 @@ class Ledger:
         queue[request] = expires_s
         return record
 
-    def _counter(self, period: str, of: Window, now_s: float) -> Counter:
-        name = f"{period}/{of.id}"
+    def _counter(self, name: str, of: Window, now_s: float) -> Counter:
         counter = self.counters.get(name)
         if counter is None:
             ended = now_s - 2 * self.lease_s - KEEP_S
@@ -222,5 +234,14 @@ class Ledger:
                 del queue[request], self.records[request]
 
 
-def _name(balance: Balance) -> str:
-    return f"{balance.line.period}/{balance.window.id}"
+def _balances(places: Sequence[_Place]) -> tuple[Balance, ...]:
+    return tuple(
+        Balance(
+            line=place.line,
+            window=place.window,
+            used_tokens=place.counter.used,
+            reserved_tokens=place.counter.reserved,
+            granted_tokens=place.counter.granted,
+        )
+        for place in places
+    )

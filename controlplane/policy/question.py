@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from controlplane.policy.calendar import Window
-from controlplane.policy.quota import Account, Balance
+from controlplane.policy.quota import Account, Balance, Line
 from controlplane.policy.store import (
     KEEP_S,
     REFUSED_KEEP_S,
@@ -36,15 +37,19 @@ class Question:
 
     def argument(self, now_s: float, around: Around, terms: Mapping[str, Any]) -> str:
         """The JSON argument: `now_s` chooses the windows that the store may choose from."""
-        quotas = [
-            {
-                "period": line.period,
-                "limit": line.limit_tokens,
-                "windows": [_listed(w) for w in around(now_s, line.period, line.time_zone)],
-            }
-            for line in self.account.lines
-        ]
-        return json.dumps({"quotas": quotas, **self.body, **terms}, separators=(",", ":"))
+        windows = tuple(tuple(around(now_s, line.period, line.time_zone)) for line in self.account.lines)
+        rest = json.dumps({**self.body, **terms}, separators=(",", ":"))
+        return f'{{"quotas":{_quotas(self.account.lines, windows)},{rest[1:]}'
+
+
+@lru_cache(maxsize=4096)
+def _quotas(lines: tuple[Line, ...], windows: tuple[tuple[Window, ...], ...]) -> str:
+    """The part of the argument that stays the same for an account as long as its windows do."""
+    quotas = [
+        {"period": line.period, "limit": line.limit_tokens, "windows": [_listed(one) for one in candidates]}
+        for line, candidates in zip(lines, windows, strict=True)
+    ]
+    return json.dumps(quotas, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,18 +100,21 @@ def adjusting(account: Account, period: str, grant_tokens: int | None) -> Questi
 def reply_of(account: Account, raw: Any) -> Reply:
     """Raises StoreError when it is no reply of our script."""
     try:
-        status, now, *windows = raw
-        balances = tuple(_balance(account, index, window) for index, window in enumerate(windows))
-        return Reply(status=status.decode(), now_s=float(now), balances=balances)
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        status, now, *fields = raw.decode().split("|")
+        balances = tuple(
+            _balance(line, fields[6 * place : 6 * place + 6])
+            for place, line in enumerate(account.lines if fields else ())
+        )
+        return Reply(status=status, now_s=float(now), balances=balances)
+    except (TypeError, ValueError, AttributeError) as error:
         raise StoreError(f"the store answers something odd: {error}") from error
 
 
-def _balance(account: Account, index: int, window: Sequence[bytes]) -> Balance:
-    name, start, end, used, reserved, granted = window
+def _balance(line: Line, fields: Sequence[str]) -> Balance:
+    name, start, end, used, reserved, granted = fields
     return Balance(
-        line=account.lines[index],
-        window=Window(id=name.decode().partition("/")[2], start_s=int(start), end_s=int(end)),
+        line=line,
+        window=Window(id=name.partition("/")[2], start_s=int(start), end_s=int(end)),
         used_tokens=int(used),
         reserved_tokens=int(reserved),
         granted_tokens=int(granted),

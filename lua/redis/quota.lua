@@ -7,7 +7,7 @@
 --   3 request   hash of one request id: ATTEMPT -> its lease until it is settled; = the attempts settled last;
 --               ! number refused; + number settled without a reservation
 -- ARGV[1]: the question as JSON. Every key gets its expiry in the call that makes it.
--- Answer: {status, now, {window, start, end, used, reserved, granted}...}; numbers are decimal text.
+-- Answer, one text: STATUS|NOW, then |WINDOW|START|END|USED|RESERVED|GRANTED for each quota.
 local COUNTERS, LEASES, REQUEST = KEYS[1], KEYS[2], KEYS[3]
 local SWEPT_AT_ONCE = 500
 local SETTLED_KEPT = 16
@@ -97,12 +97,12 @@ end
 local function answer(status, current)
   local reply = { status, string.format("%.6f", now) }
   for _, w in ipairs(current) do
-    reply[#reply + 1] = {
-      w.name, text(w.start_s), text(w.end_s),
-      text(count(w.name, "u")), text(count(w.name, "r")), text(count(w.name, "g")),
-    }
+    local counts = redis.call("HMGET", COUNTERS, w.name .. ":u", w.name .. ":r", w.name .. ":g")
+    reply[#reply + 1] = table.concat({
+      w.name, text(w.start_s), text(w.end_s), counts[1] or "0", counts[2] or "0", counts[3] or "0",
+    }, "|")
   end
-  return reply
+  return table.concat(reply, "|")
 end
 
 local function fits(current)
@@ -217,9 +217,9 @@ local function adjust(current)
   return "adjusted"
 end
 
-if ask.deadline and now > ask.deadline then return { "late_question", string.format("%.6f", now) } end
+if ask.deadline and now > ask.deadline then return answer("late_question", {}) end
 local current = windows_of_now()
-if not current then return { "no_window", string.format("%.6f", now) } end
+if not current then return answer("no_window", {}) end
 for _, w in ipairs(current) do open(w.name, w.end_s) end
 sweep()
 local operations = { reserve = reserve, settle = settle, adjust = adjust, show = function() return "shown" end }
