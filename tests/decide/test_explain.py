@@ -5,6 +5,7 @@ import pytest
 from judging import OFF, Run, key, policy, pool, traffic
 
 from controlplane.decide.explain import Explanation, explain
+from controlplane.model.decision import BreakerDecision, BreakerState
 from controlplane.model.policy import Key, Mode, Policy, WindowLimit
 
 WINDOW = WindowLimit(
@@ -140,3 +141,21 @@ def test_a_key_whose_pool_is_not_decided_still_has_its_limit() -> None:
 
 def _without_pools(of: Policy) -> Policy:
     return replace(of, pools=())
+
+
+def test_a_breaker_that_is_open_is_the_first_thing_told() -> None:
+    pools = run()
+    pools.tick(gpu_util_percent=60.0)
+    made = BreakerDecision(
+        pool="chat:v1",
+        state=BreakerState.OPEN,
+        threshold_s=0.4,
+        failure_ratio=0.6,
+        reason="open: 30 of the last 50 calls failed.",
+        retry_after_s=17,
+    )
+    pools.decision = replace(pools.decision, breakers={"chat:v1": made})
+    first, second, *_ = told(pools).lines
+    assert (first.label, first.value, first.reason) == ("breaker", "open", made.reason)
+    assert (second.label, second.value, second.unit) == ("open for", 17.0, "s")
+    assert by_label(told(pools))["slow above"][0] == 0.4

@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fake_view import decision, policy, pool_decision
 
-from controlplane.model.decision import PoolState
+from controlplane.model.decision import BreakerState, PoolState
 from controlplane.serve.changes import Change, Trail, changes
 
 POLICY = policy()
@@ -44,6 +46,18 @@ def test_a_change_of_state_alone_is_told() -> None:
     held = pool_decision("chat:v1", 40.0, state=PoolState.HELD)
     object.__setattr__(after, "pools", {**after.pools, "chat:v1": held})
     assert subjects(changes((POLICY, decision(POLICY)), (POLICY, after))) == ["chat:v1"]
+
+
+def test_a_breaker_that_opens_is_told_first() -> None:
+    before, after = decision(POLICY), decision(POLICY)
+    opened = replace(
+        before.breakers["chat:v1"], state=BreakerState.OPEN, reason="open: 25 calls in a row failed."
+    )
+    after = replace(after, breakers={**after.breakers, "chat:v1": opened})
+    (line,) = changes((POLICY, before), (POLICY, after)).lines
+    assert (line.kind, line.subject, line.old, line.new) == ("breaker", "chat:v1", "closed", "open")
+    assert "in a row" in line.reason
+    assert line.inputs["threshold_s"] == 0.5
 
 
 def test_a_key_that_is_new_after_a_reload_is_told_and_the_others_are_not() -> None:

@@ -52,6 +52,16 @@ def test_exactly_one_state_of_a_pool_is_one() -> None:
     assert set(states.values()) == {0.0}
 
 
+def test_a_breaker_shows_its_state_and_threshold() -> None:
+    _, series = of_view(FakeView.running())
+    states = {
+        state: value(series, "tidegate_breaker_state", model_version="chat:v1", state=state)
+        for state in ("closed", "open", "half-open")
+    }
+    assert states == {"closed": 1.0, "open": 0.0, "half-open": 0.0}
+    assert value(series, "tidegate_breaker_threshold_seconds", model_version="chat:v1") == 0.5
+
+
 def test_a_key_shows_its_limit_and_burst() -> None:
     _, series = of_view(FakeView.running())
     at = {"route": "chat", "tenant": "acme", "model_version": "chat:v1"}
