@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import statistics
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -219,3 +221,32 @@ async def test_the_admin_api_is_ready_only_once_limits_are_published(site: Site)
         metrics = f"{site.admin}/metrics"
         async with site.http.get(metrics) as response:
             assert "tidegate_ready 1.0" in await response.text()
+
+
+async def test_demand_is_known_while_the_limits_change_at_every_tick(site: Site, envoy_path: Path) -> None:
+    """Envoy drops a script's counters with the script, and new ones count as much again in a second."""
+    sent, offered = 0, list[float]()
+
+    async def load() -> None:
+        nonlocal sent
+        while True:
+            await site.ask()
+            sent += 1
+            await asyncio.sleep(0.04)
+
+    async with (
+        running_control_plane(site.http, site.config, site.ports, site.folder),
+        _envoy(site, envoy_path),
+    ):
+        before = await fetch(site.http, f"{site.admin}/v1/xds") or {}
+        started_s, loading = time.monotonic(), asyncio.create_task(load())
+        for number in range(16):
+            await control.set_gpu(site.http, site.fleet.pods[0], util_percent=(10.0, 95.0)[number % 2])
+            await asyncio.sleep(0.5)
+            decisions = await fetch(site.http, f"{site.admin}/v1/decisions") or {}
+            offered += [key["offered_per_s"] for key in decisions["keys"] if key["offered_per_s"] is not None]
+        sent_per_s = sent / (time.monotonic() - started_s)
+        after = await fetch(site.http, f"{site.admin}/v1/xds") or {}
+        loading.cancel()
+    assert after["pushes"] - before["pushes"] >= 8, "the limits changed all the time"
+    assert 0.7 * sent_per_s <= statistics.median(offered[4:]) <= 1.4 * sent_per_s, (sent_per_s, offered)
