@@ -246,7 +246,9 @@ def criteria(platform: Platform, record: Record, offered: int) -> tuple[Criterio
         Criterion.equal("conservation.offered", offered, ended + open_jobs, "requests"),
         Criterion.equal("conservation.in_flight", record.left_in_pods, open_jobs, "requests"),
         Criterion.at_most("littles_law", LITTLE_RATIO, littles_law_error(platform, record), "ratio"),
-        Criterion.at_most("bucket_overdrawn", 1.0 + 1e-6, record.overdrawn_ratio, "of fill + burst"),
+        Criterion.at_most(
+            "bucket_overdrawn", 1.0 + 1e-6, record.overdrawn_ratio, "of its burst, beyond its fill"
+        ),
     )
 
 

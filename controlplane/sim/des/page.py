@@ -251,7 +251,7 @@ def _each_run(made: Page, pool: str, title: str, values: Callable[[Line], list[f
 
 def _tenants(run: Run, *, titled: bool) -> str:
     header = (
-        *("tenant", "model version", "offered", "admitted", "429", "gave up", "failed", "TTFT p50"),
+        *("tenant", "model version", "offered", "admitted", "429", "403", "gave up", "failed", "TTFT p50"),
         *("TTFT p99", "within objectives", "good tokens/s"),
     )
     title = f"<h3>{escape(run.name)}</h3>" if titled else ""
@@ -265,6 +265,7 @@ def _tenant_cells(row: Row) -> list[str]:
         f"{row.offered:,}",
         f"{row.admitted:,}",
         f"{row.limited:,}" if not row.would_limit else f"{row.would_limit:,} would be",
+        f"{row.forbidden:,}",
         f"{row.gave_up:,}",
         f"{row.failed:,}",
         _seconds(row.ttft_p50_s),
