@@ -18,7 +18,6 @@ from controlplane.model.policy import Gateways
 from controlplane.xds.translate import gateways_version
 
 HOLD_S = 30.0
-KNOWN_COUNTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +57,11 @@ def members(count: int) -> tuple[GatewayMember, ...]:
 
 
 def held_count(version: str, policy: Gateways) -> int:
-    """The member count whose resource has `version`; 0 when it is none of ours."""
-    counts = range(1, max(KNOWN_COUNTS, 4 * policy.max_count) + 1)
+    """The member count whose resource has `version`; 0 when it is none of ours.
+
+    What a client says is believed up to the operator's `max_count`: beyond, it could starve the fleet.
+    """
+    counts = range(1, policy.max_count + 1)
     return next((count for count in counts if gateways_version(members(count)) == version), 0)
 
 
