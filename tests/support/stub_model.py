@@ -65,7 +65,7 @@ async def serving() -> AsyncIterator[StubModel]:
         await response.write(b"data: [DONE]\n\n")
         return response
 
-    app = web.Application()
+    app = web.Application(client_max_size=32 * 1024 * 1024)
     app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
     await runner.setup()
