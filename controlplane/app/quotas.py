@@ -24,6 +24,8 @@ from controlplane.policy.store import Store, StoreError
 from controlplane.serve.changes import Change
 from controlplane.serve.log import Logger
 
+PATIENT_S = 1.0  # for what no request waits for
+
 
 class QuotasError(RuntimeError):
     """The policy service cannot run as it is configured."""
@@ -118,15 +120,15 @@ class Quotas:
     def _opened(self, service: PolicyService, lease: float) -> Store:
         if service.store is StoreKind.MEMORY or service.redis is None:
             return MemoryStore(clock=self._clock, lease_s=lease)
-        shared = RedisStore(
-            connect(service.redis, timeout_s=service.timeout_s),
-            Script(read_asset(QUOTA)),
-            lease_s=lease,
-            timeout_s=service.timeout_s,
-            guess=self._clock,
-        )
+        where, script = service.redis, Script(read_asset(QUOTA))
+
+        def shared(timeout_s: float) -> RedisStore:
+            client = connect(where, timeout_s=timeout_s)
+            return RedisStore(client, script, lease_s=lease, timeout_s=timeout_s, guess=self._clock)
+
         return GuardedStore(
-            shared,
+            shared(service.timeout_s),
+            shared(max(PATIENT_S, service.timeout_s)),
             Debt(name=self._name, lease_s=lease),
             clock=self._clock,
             processes=lambda: self._gateways_max,

@@ -20,6 +20,8 @@ from controlplane.policy.store import Outcome, Reservation, Settled, Settlement,
 
 FAILURES_MAX = 2
 PROBE_S = 0.25
+PAUSE_MAX_S = 4.0
+SHORT_S = 10.0
 TOLD_AT_ONCE = 64
 
 
@@ -31,23 +33,29 @@ class Shared(Store, Protocol):
 
 
 class GuardedStore:
-    """`shared` as long as it answers. `clock` gives Unix seconds; `processes`: how many share the limits when
+    """`shared` as long as it answers. `behind` is the same store with more patience, for all that no request
+    waits for. `clock` gives Unix seconds; `processes`: how many share the limits when
     each counts alone; `on_change` hears when the store goes (why) and comes back (None)."""
 
     def __init__(
         self,
         shared: Shared,
+        behind: Shared,
         debt: Debt,
         *,
         clock: Callable[[], float],
         processes: Callable[[], int],
         on_change: Callable[[str | None], None],
+        probe_s: float = PROBE_S,
     ) -> None:
         self._shared = shared
+        self._behind = behind
         self.debt = debt
         self._clock = clock
         self._processes = processes
         self._on_change = on_change
+        self._probe_s = self._pause_s = probe_s
+        self._back_at_s = float("-inf")
         self._failures = 0
         self.failures = 0  # since the start
         self.degraded_why: str | None = None
@@ -56,7 +64,7 @@ class GuardedStore:
     async def start(self) -> None:
         """Find out whether the store is there, before anybody asks."""
         try:
-            await self._shared.greet(PROBE_S)
+            await self._behind.greet(self._probe_s)
         except StoreError as error:
             self._failed(error, FAILURES_MAX)
 
@@ -97,10 +105,10 @@ class GuardedStore:
         return Outcome(settled=Settled.OWED, balances=(), degraded=True)
 
     async def show(self, account: Account) -> tuple[Balance, ...]:
-        return await self._shared.show(account)
+        return await self._behind.show(account)
 
     async def adjust(self, account: Account, period: str, *, grant_tokens: int | None) -> tuple[Balance, ...]:
-        balances = await self._shared.adjust(account, period, grant_tokens=grant_tokens)
+        balances = await self._behind.adjust(account, period, grant_tokens=grant_tokens)
         self.debt.heard(account, balances)
         return balances
 
@@ -114,6 +122,7 @@ class GuardedStore:
             with suppress(StoreError):
                 await self._tell()
         await self._shared.close()
+        await self._behind.close()
 
     def _reserve_alone(self, account: Account, ask: Reservation, *, is_unsure: bool) -> Verdict:
         now_s = self._clock()
@@ -133,10 +142,18 @@ class GuardedStore:
     def _failed(self, error: StoreError, count: int = 1) -> None:
         self.failures += 1
         self._failures += count
-        if self._failures >= FAILURES_MAX and not self.is_degraded:
-            self.degraded_why = str(error)
-            self._on_change(self.degraded_why)
+        if self._failures >= FAILURES_MAX:
+            self._leave(error)
         self._mend()
+
+    def _leave(self, error: StoreError) -> None:
+        """Ask no more. A store that greets, then fails (it is full, say) is left alone longer each time."""
+        if self.is_degraded:
+            return
+        was_short = asyncio.get_running_loop().time() - self._back_at_s < SHORT_S
+        self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S) if was_short else self._probe_s
+        self.degraded_why = str(error)
+        self._on_change(self.degraded_why)
 
     def _mend(self) -> None:
         """See to it that somebody waits for the store and tells it what it does not know."""
@@ -151,20 +168,20 @@ class GuardedStore:
                 await self._tell()
             except StoreError as error:
                 self.failures += 1
-                if not self.is_degraded:
-                    self.degraded_why = str(error)
-                    self._on_change(self.degraded_why)
+                self._leave(error)
             if not self.is_degraded and not self.debt.is_empty:
-                await asyncio.sleep(PROBE_S)  # requests that began here are still under way
+                await asyncio.sleep(self._probe_s)  # requests that began here are still under way
 
     async def _wait(self) -> None:
         while self.is_degraded:
+            await asyncio.sleep(self._pause_s)
             try:
-                await self._shared.greet(PROBE_S)
+                await self._behind.greet(self._probe_s)
             except StoreError:
-                await asyncio.sleep(PROBE_S)
+                continue
             else:
                 self._failures = 0
+                self._back_at_s = asyncio.get_running_loop().time()
                 self.degraded_why = None
                 self._on_change(None)
 
@@ -180,12 +197,12 @@ class GuardedStore:
             self.debt.reconciled(self._clock())
 
     async def _transfer(self, account: Account, ask: Reservation) -> None:
-        verdict = await self._shared.reserve(account, ask)
+        verdict = await self._behind.reserve(account, ask)
         self.debt.transferred(account, ask)
         self.debt.heard(account, verdict.balances)
 
     async def _pay(self, owed: Owed) -> None:
-        await self._shared.settle(owed.account, owed.settlement)
+        await self._behind.settle(owed.account, owed.settlement)
         self.debt.paid(owed)
 
 

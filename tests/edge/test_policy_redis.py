@@ -328,3 +328,20 @@ async def test_a_user_with_the_rights_of_the_manual_is_enough(
     assert await process.shown() == (50, 0)
     assert not process.is_degraded()
     assert process.registry.get_sample_value("tidegate_policy_store_failures_total") == 0
+
+
+async def test_a_server_that_greets_and_then_fails_is_left_alone_longer_each_time(
+    server: RedisServer, opened: Open
+) -> None:
+    server.start()
+    process = opened(daily(10_000))
+    gateway = await process.start()
+    async with Redis.from_url(server.url) as client:
+        await client.config_set("maxmemory", "1")
+        for number in range(60):
+            assert (await gateway.reserve("acme", OLDER, f"r{number}", 1)).passed
+            await asyncio.sleep(0.05)
+        assert 2 <= len(process.notes) <= 8
+        await client.config_set("maxmemory", "0")
+    await process.mended()
+    assert await process.shown() == (0, 60)
