@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.model.decision import Decision
-from controlplane.model.ladder import COST_MAX, LADDER_S, UNITS_PER_S, class_name
+from controlplane.model.ladder import ADAPTIVE_LADDER_S, COST_MAX, LADDER_S, UNITS_PER_S, class_name
 from controlplane.model.policy import Key, ModelFrom, Policy, Route, WindowLimit
 from controlplane.xds import lua_text
 from controlplane.xds.lua_breaker import breakers
@@ -173,32 +173,44 @@ def _tenants(policy: Policy, keys: Sequence[Key]) -> str:
     )
 
 
-def _shapes(keys: Sequence[Key], burst_s: Sequence[float], policy: Policy, windows: dict[str, int]) -> str:
+def _shapes(keys: Sequence[Key], classes_s: Sequence[float], policy: Policy, windows: dict[str, int]) -> str:
     """Class and slots of each key, as a number into the list of distinct shapes.
 
-    A slot is 0 for the adaptive limit, n for the n-th window, -1 for none.
+    A slot is 0 for the adaptive limit, n for the n-th window, -1 for none. `first` to `last` number the
+    classes of ADAPTIVE_LADDER_S that bound the adaptive limit besides, while its rate is high enough.
     """
     depth_s = {window.name: window_class_s(window, policy.gateways.max_count) for window in policy.windows}
-    numbers: dict[tuple[str, tuple[int, ...]], int] = {}
+    wanted = {pool.id: _rung(pool.rate.burst_s) for pool in policy.pools}
+    numbers: dict[tuple[str, int, int, tuple[int, ...]], int] = {}
     shape_of: list[int] = []
-    for key, adaptive_s in zip(keys, burst_s, strict=True):
+    for key, adaptive_s in zip(keys, classes_s, strict=True):
         limits = [(adaptive_s, 0)] + [(depth_s[name], windows[name]) for name in key.windows[:_WINDOWS_MAX]]
         slots = tuple(number for _, number in sorted(limits))
-        shape = (class_name(adaptive_s), slots + (-1,) * (_WINDOWS_MAX + 1 - len(slots)))
+        own = _rung(adaptive_s)
+        padded = slots + (-1,) * (_WINDOWS_MAX + 1 - len(slots))
+        shape = (class_name(adaptive_s), wanted.get(key.pool, own), own - 1, padded)
         shape_of.append(numbers.setdefault(shape, len(numbers)))
     width = len(str(max(0, len(numbers) - 1)))
-    columns = {f"[{slot + 1}]": [slots[slot] for _, slots in numbers] for slot in range(_WINDOWS_MAX + 1)}
+    columns = {f"[{slot + 1}]": [slots[slot] for *_, slots in numbers] for slot in range(_WINDOWS_MAX + 1)}
     fields = {name: lua_text.array(column) for name, column in columns.items()}
     return (
         "POLICY.shapes="
         + lua_text.record(
             width=str(width),
             text='"' + "".join(f"{number:0{width}d}" for number in shape_of) + '"',
-            **{"class": lua_text.array(name for name, _ in numbers)},
+            first=lua_text.array(first for _, first, _, _ in numbers),
+            last=lua_text.array(last for _, _, last, _ in numbers),
+            **{"class": lua_text.array(name for name, *_ in numbers)},
             **fields,
         )
         + "\n"
     )
+
+
+def _rung(burst_s: float) -> int:
+    """Which class of ADAPTIVE_LADDER_S, counted from 1, is the first that holds `burst_s`."""
+    holding = (number for number, class_s in enumerate(ADAPTIVE_LADDER_S, start=1) if class_s >= burst_s)
+    return next(holding, len(ADAPTIVE_LADDER_S))
 
 
 def _metered(policy: Policy, keys: Sequence[Key]) -> str:

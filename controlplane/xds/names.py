@@ -22,11 +22,15 @@ QUOTA_FILTER = "tidegate.quota"
 QUOTA_DOMAIN = "tidegate"
 
 # Dynamic metadata.
-METADATA = "tg"  # c1,k1,u1 .. c3,k3,u3; tenant, route, model_version, outcome; with a quota: reserve, settle
+METADATA = (
+    "tg"  # c,k,u of each of SLOTS; tenant, route, model_version, outcome; with a quota: reserve, settle
+)
 BODY_METADATA = "tg.body"  # the fields of `body.FIELDS`; `invalid` = true when the JSON body does not parse
 JWT_METADATA = "envoy.filters.http.jwt_authn"  # provider name -> verified claims
 
-SLOTS = (1, 2, 3)  # limits on one request: the adaptive one and up to two windows
+# Limits on one request, in the order they are asked: shorter bursts of the adaptive one (RUNGS of the limits
+# script), then itself and up to two windows, the shortest first.
+SLOTS = ("b1", "b2", "b3", "b4", "b5", "b6", "1", "2", "3")
 
 # Headers.
 POOL_HEADER = "x-tidegate-pool"  # the cluster of a request

@@ -94,7 +94,7 @@ def _descriptor(burst_s: float) -> LocalRateLimitDescriptor:
     )
 
 
-def _slot(number: int) -> RateLimit:
+def _slot(number: str) -> RateLimit:
     """One limit of a request. Absent metadata skips the slot; the first refusal ends the evaluation."""
     return RateLimit(
         actions=[from_metadata("class", f"c{number}"), from_metadata("key", f"k{number}")],

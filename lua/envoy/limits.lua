@@ -1,7 +1,7 @@
 -- A request with a tenant -> its pool, its price and its colours; its answer -> counters and honest headers.
 -- POLICY (changes with the files): routes, served, tenants, profiles, priority, shapes, windows. TICK (changes with the
 -- load): gateways, costs, failures, breakers. The price travels to the rate limiter as dynamic metadata: class, key and
--- cost of up to three slots, the shortest burst first, because a refusal ends the charging there. So do, where the
+-- cost of each slot in use, the shortest burst first, because a refusal ends the charging there. So do, where the
 -- tenant has a quota, the tokens to `reserve` now and those to `settle` at the end of the stream, whatever ends it.
 local METADATA = "tg"
 local BODY_METADATA = "tg.body"
@@ -13,6 +13,9 @@ local BYTES_PER_TOKEN = 4
 local TOKENS_MAX = 1000000000
 local NOTHING = "" -- no number: Envoy asks nothing
 local METERED = 49 -- "1"
+local RUNGS = { "0.1", "1", "4", "15", "60", "240" } -- classes that may bound the burst of a key with a deeper one
+local SLOTS = { "b1", "b2", "b3", "b4", "b5", "b6", 1, 2, 3 } -- in Envoy's order
+local SHARED_MARGIN = 1 - 1e-5 -- Envoy rounds a gateway's part of a bucket down
 
 local byte, sub, floor, ceil, max, min = string.byte, string.sub, math.floor, math.ceil, math.max, math.min
 
@@ -156,6 +159,25 @@ local function window_key(w, tenant, pool, route)
   return key
 end
 
+local function take(metadata, slot, class, key, cost)
+  metadata:set(METADATA, "c" .. slot, class)
+  metadata:set(METADATA, "k" .. slot, key)
+  metadata:set(METADATA, "u" .. slot, cost)
+end
+
+-- A key whose floor needs a deep bucket pays into every shorter one, down to the burst that is wanted, in which one
+-- request fits: else it could save minutes of its floor and spend them at the rate it borrows now. Into all of them,
+-- because one that is left out fills, and would be a present when the rate falls to where it is the shortest.
+local function charge_bursts(metadata, shape, key, cost)
+  local shapes = POLICY.shapes
+  for rung = shapes.first[shape], shapes.last[shape] do
+    local room = tonumber(RUNGS[rung]) * UNITS_PER_S
+    if cost * TICK.gateways <= (TICK.gateways > 1 and room * SHARED_MARGIN or room) then
+      take(metadata, "b" .. rung, RUNGS[rung], key, cost)
+    end
+  end
+end
+
 local function charge(handle, metadata, index, id, tenant, pool, route, bytes)
   local shapes = POLICY.shapes
   local shape = fixed_width(shapes.text, index, shapes.width) + 1
@@ -167,12 +189,11 @@ local function charge(handle, metadata, index, id, tenant, pool, route, bytes)
     local class, key, cost
     if w == 0 then
       class, key, cost = shapes.class[shape], "a|" .. id, fixed_width(TICK.costs, index, COST_DIGITS)
+      charge_bursts(metadata, shape, key, cost)
     else
       class, key, cost = POLICY.windows.class[w], window_key(w, tenant, pool, route), window_cost(handle, w, bytes)
     end
-    metadata:set(METADATA, "c" .. slot, class)
-    metadata:set(METADATA, "k" .. slot, key)
-    metadata:set(METADATA, "u" .. slot, cost)
+    take(metadata, slot, class, key, cost)
   end
   metadata:set(METADATA, "shape", shape)
 end
@@ -256,20 +277,19 @@ end
 local function slots_of(seen)
   local shapes, windows = POLICY.shapes, POLICY.windows
   local slots = {}
-  for slot = 1, 3 do
+  for _, slot in ipairs(SLOTS) do
     local cost = seen["u" .. slot]
-    if cost == nil then
-      break
+    if cost ~= nil then
+      local w = shapes[slot] and shapes[slot][seen.shape] or 0
+      local entry = { class = seen["c" .. slot], cost = cost }
+      if w > 0 then
+        entry.name, entry.quota, entry.window_s = windows.label[w], windows.tokens[w], windows.window_s[w]
+      else
+        entry.name = "adaptive"
+        entry.quota, entry.window_s = denial.quota(cost >= COST_MAX and 0 or UNITS_PER_S / cost)
+      end
+      slots[#slots + 1] = entry
     end
-    local w = (shapes[slot][seen.shape]) or 0
-    local entry = { class = seen["c" .. slot], cost = cost }
-    if w > 0 then
-      entry.name, entry.quota, entry.window_s = windows.label[w], windows.tokens[w], windows.window_s[w]
-    else
-      entry.name = "adaptive"
-      entry.quota, entry.window_s = denial.quota(cost >= COST_MAX and 0 or UNITS_PER_S / cost)
-    end
-    slots[#slots + 1] = entry
   end
   return slots
 end

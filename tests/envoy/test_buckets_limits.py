@@ -57,7 +57,7 @@ async def test_a_class_that_envoy_does_not_know_is_closed(field: Field) -> None:
     """Whatever no bucket matches shares one request an hour, so a mistake of ours is no free pass."""
     policy = field.policy(["acme", "zeta"])
     made = decision(policy, 10.0)
-    client = await field.start(policy, replace(made, burst_s=made.burst_s + 2))
+    client = await field.start(policy, replace(made, burst_s=made.burst_s / 2))
     assert await client.drain("acme", 20) + await client.drain("zeta", 20) == 1
 
 
