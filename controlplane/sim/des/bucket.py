@@ -3,7 +3,8 @@
 A bucket fills at UNITS_PER_S and holds `class * UNITS_PER_S`, never COST_MAX; a request of a key with the
 rate r costs UNITS_PER_S / r (`controlplane.xds.ratelimit`). Of n gateways each asks its own bucket for n
 times the cost, which is how Envoy shares a limit. Slots are charged shortest burst first; the first refusal
-ends the charging, and what earlier slots took stays taken, as in Envoy.
+ends the charging, and what earlier slots took stays taken, as in Envoy. A key whose floor needs a deep
+bucket pays into one of the wanted burst as well, first of all, while its rate lets one request fit.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.decide.burst import cost_units, cost_units_of, window_burst_class_s
+from controlplane.decide.burst import burst_class_s, cost_units, cost_units_of, window_burst_class_s
 from controlplane.model.decision import Decision
 from controlplane.model.ladder import COST_MAX, UNITS_PER_S
 from controlplane.model.policy import Policy, WindowLimit
 
 ADAPTIVE = "adaptive"
+_SHARED_MARGIN = 1.0 - 1e-5  # Envoy rounds a gateway's part of a bucket down
 _ANSWER_TOKENS = 256  # what the limits script assumes of a request that names no max_tokens
 
 
@@ -50,20 +52,32 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
+class Charge:
+    """What a request asks of one bucket."""
+
+    class_s: float
+    bucket: str
+    units: int
+    rule: str  # the limit it stands for
+
+
+@dataclass(frozen=True, slots=True)
 class _Slot:
     class_s: float
-    name: str  # of the bucket
+    bucket: str
     rule: str
-    window: WindowLimit | None  # None: the adaptive limit
+    window: WindowLimit | None = None  # None: the adaptive limit
 
 
 class Buckets:
     """Every bucket of a fleet of gateways that enforces one policy."""
 
     def __init__(self, policy: Policy, burst_s: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> None:
+        keys = range(len(policy.keys))
         self._gateways = 1
-        self._cost = cost_units_of(np.zeros(len(policy.keys))).tolist()  # closed before the first decision
-        self._slots = [_slots(policy, number, float(burst_s[number])) for number in range(len(policy.keys))]
+        self._cost = cost_units_of(np.zeros(len(keys))).tolist()  # closed before the first decision
+        self._slots = [_slots(policy, number, float(burst_s[number])) for number in keys]
+        self._short = [_short_burst(policy, number, float(burst_s[number])) for number in keys]
         self._window_cost = {w.name: cost_units(w.rate_per_s) for w in policy.windows}
         self._buckets: dict[tuple[int, float, str], Bucket] = {}
 
@@ -72,23 +86,40 @@ class Buckets:
         self._cost = cost_units_of(decision.rate_per_s).tolist()
         self._gateways = decision.gateways
 
-    def refusal(self, now_s: float, key: int, gateway: int, prompt_tokens: int) -> str | None:
-        """The rule that refuses a request of `key`, by its position in the policy; None: it passes."""
+    def charges(self, key: int, prompt_tokens: int) -> list[Charge]:
+        """What a request of `key`, by its position in the policy, is charged, in this order."""
+        cost = self._cost[key]
+        found = []
+        short = self._short[key]
+        if short is not None and self._fits(short.class_s, cost):
+            found.append(Charge(short.class_s, short.bucket, cost, short.rule))
         for slot in self._slots[key]:
-            units = self._cost[key] if slot.window is None else self._price(slot, prompt_tokens)
-            at = (gateway, slot.class_s, slot.name)
+            units = (
+                cost if slot.window is None else self._window_units(slot.class_s, slot.window, prompt_tokens)
+            )
+            found.append(Charge(slot.class_s, slot.bucket, units, slot.rule))
+        return found
+
+    def refusal(self, now_s: float, key: int, gateway: int, prompt_tokens: int) -> str | None:
+        """The rule that refuses a request of `key` at `gateway`; None: it passes."""
+        for charge in self.charges(key, prompt_tokens):
+            at = (gateway, charge.class_s, charge.bucket)
             bucket = self._buckets.get(at)
             if bucket is None:
-                bucket = self._buckets[at] = Bucket(slot.class_s)
-            if not bucket.take(now_s, units * self._gateways):
-                return slot.rule
+                bucket = self._buckets[at] = Bucket(charge.class_s)
+            if not bucket.take(now_s, charge.units * self._gateways):
+                return charge.rule
         return None
 
-    def _price(self, slot: _Slot, prompt_tokens: int) -> int:
-        assert slot.window is not None
-        cost = self._window_cost[slot.window.name]
-        if slot.window.unit == "llm_token" and cost < COST_MAX:
-            depth = slot.class_s * UNITS_PER_S / self._gateways
+    def _fits(self, class_s: float, cost: int) -> bool:
+        """Whether one request fits into a gateway's part of a bucket of this class."""
+        room = class_s * UNITS_PER_S * (_SHARED_MARGIN if self._gateways > 1 else 1.0)
+        return cost * self._gateways <= room
+
+    def _window_units(self, class_s: float, window: WindowLimit, prompt_tokens: int) -> int:
+        cost = self._window_cost[window.name]
+        if window.unit == "llm_token" and cost < COST_MAX:
+            depth = class_s * UNITS_PER_S / self._gateways
             cost = min(math.floor(cost * (prompt_tokens + _ANSWER_TOKENS) + 0.5), math.floor(depth))
         return max(1, min(COST_MAX, cost))
 
@@ -104,7 +135,7 @@ def _slots(policy: Policy, number: int, burst_s: float) -> tuple[_Slot, ...]:
     windows = {window.name: window for window in policy.windows}
     patterns = {route.id: route.pattern for route in policy.routes}
     parts = {"tenant_id": key.tenant, "model_version": key.pool, "path": patterns.get(key.route, "")}
-    slots = [_Slot(burst_s, f"a|{key.id}", ADAPTIVE, None)]
+    slots = [_Slot(burst_s, f"a|{key.id}", ADAPTIVE)]
     for name in key.windows[:2]:
         window = windows[name]
         fields = [parts[each] for each in window.key_fields]
@@ -113,3 +144,12 @@ def _slots(policy: Policy, number: int, burst_s: float) -> tuple[_Slot, ...]:
         slots.append(_Slot(class_s, "|".join(["w", name, *fields]), name, window))
     order = {window.name: place for place, window in enumerate(policy.windows, start=1)}
     return tuple(sorted(slots, key=lambda slot: (slot.class_s, order.get(slot.rule, 0))))
+
+
+def _short_burst(policy: Policy, number: int, class_s: float) -> _Slot | None:
+    """The bucket of the burst that was wanted, where the key's own is deeper."""
+    key = policy.keys[number]
+    wanted_s = next(
+        (burst_class_s(0.0, 1, p.rate.burst_s) for p in policy.pools if p.id == key.pool), class_s
+    )
+    return _Slot(wanted_s, f"a|{key.id}", ADAPTIVE) if wanted_s < class_s else None
