@@ -79,7 +79,8 @@ def arrivals(trace: Trace, schedule: Schedule, *, evenness: float = 0.0) -> Iter
             yield replace(trace[index % len(trace)], at_s=at_s)
             index += 1
             level = gaps[index % len(trace)]
-        level -= rate_per_s * (until_s - at_s) if rate_per_s > 0 else 0.0
+        if rate_per_s > 0:
+            level = max(0.0, level - rate_per_s * (until_s - at_s))  # rounding may leave less than nothing
 
 
 def _segments(schedule: Schedule) -> Iterator[tuple[float, float, float]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controlplane.sim.trace import EXCERPT, Trace, TraceRequest, arrivals, compress, read_trace, split
@@ -103,6 +103,7 @@ def test_a_schedule_that_ends_at_zero_ends(trace: Trace) -> None:
     assert 50 < len(list(arrivals(trace, [(0.0, 10.0), (10.0, 0.0)]))) < 200
 
 
+@example(gaps=[0.0] * 7 + [1.0], rates=[9.0, 3e-191])  # what rounding left was divided by next to nothing
 @given(
     gaps=st.lists(st.floats(0, 10), min_size=1, max_size=20),
     rates=st.lists(st.floats(0, 50), min_size=1, max_size=6),
