@@ -4,7 +4,7 @@ A bucket fills at UNITS_PER_S and holds `class * UNITS_PER_S`, never COST_MAX; a
 rate r costs UNITS_PER_S / r (`controlplane.xds.ratelimit`). Of n gateways each asks its own bucket for n
 times the cost, which is how Envoy shares a limit. Slots are charged shortest burst first; the first refusal
 ends the charging, and what earlier slots took stays taken, as in Envoy. A key whose floor needs a deep
-bucket pays into one of the wanted burst as well, first of all, while its rate lets one request fit.
+bucket pays first into every shorter one, down to the wanted burst, in which one request fits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from controlplane.decide.burst import burst_class_s, cost_units, cost_units_of, window_burst_class_s
 from controlplane.model.decision import Decision
-from controlplane.model.ladder import COST_MAX, UNITS_PER_S
+from controlplane.model.ladder import ADAPTIVE_LADDER_S, COST_MAX, UNITS_PER_S
 from controlplane.model.policy import Policy, WindowLimit
 
 ADAPTIVE = "adaptive"
@@ -77,7 +77,7 @@ class Buckets:
         self._gateways = 1
         self._cost = cost_units_of(np.zeros(len(keys))).tolist()  # closed before the first decision
         self._slots = [_slots(policy, number, float(burst_s[number])) for number in keys]
-        self._short = [_short_burst(policy, number, float(burst_s[number])) for number in keys]
+        self._bursts = [_shorter_bursts(policy, number, float(burst_s[number])) for number in keys]
         self._window_cost = {w.name: cost_units(w.rate_per_s) for w in policy.windows}
         self._buckets: dict[tuple[int, float, str], Bucket] = {}
 
@@ -89,10 +89,8 @@ class Buckets:
     def charges(self, key: int, prompt_tokens: int) -> list[Charge]:
         """What a request of `key`, by its position in the policy, is charged, in this order."""
         cost = self._cost[key]
-        found = []
-        short = self._short[key]
-        if short is not None and self._fits(short.class_s, cost):
-            found.append(Charge(short.class_s, short.bucket, cost, short.rule))
+        bursts = self._bursts[key]
+        found = [Charge(s.class_s, s.bucket, cost, s.rule) for s in bursts if self._fits(s.class_s, cost)]
         for slot in self._slots[key]:
             units = (
                 cost if slot.window is None else self._window_units(slot.class_s, slot.window, prompt_tokens)
@@ -146,10 +144,11 @@ def _slots(policy: Policy, number: int, burst_s: float) -> tuple[_Slot, ...]:
     return tuple(sorted(slots, key=lambda slot: (slot.class_s, order.get(slot.rule, 0))))
 
 
-def _short_burst(policy: Policy, number: int, class_s: float) -> _Slot | None:
-    """The bucket of the burst that was wanted, where the key's own is deeper."""
+def _shorter_bursts(policy: Policy, number: int, class_s: float) -> tuple[_Slot, ...]:
+    """The adaptive classes from the wanted burst up to the key's own, without it; the shortest first."""
     key = policy.keys[number]
     wanted_s = next(
         (burst_class_s(0.0, 1, p.rate.burst_s) for p in policy.pools if p.id == key.pool), class_s
     )
-    return _Slot(wanted_s, f"a|{key.id}", ADAPTIVE) if wanted_s < class_s else None
+    shorter = [each for each in ADAPTIVE_LADDER_S if wanted_s <= each < class_s]
+    return tuple(_Slot(each, f"a|{key.id}", ADAPTIVE) for each in shorter)

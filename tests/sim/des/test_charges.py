@@ -37,9 +37,9 @@ def policy(gateways: int) -> Policy:
 
 
 def slots_of(metadata: Mapping[str, Any]) -> list[tuple[str, str, int]]:
-    """Class, bucket and cost of every slot that the script filled, in the order of Envoy's slots."""
-    numbers = sorted(int(name[1:]) for name in metadata if name[0] == "u" and name[1:].isdigit())
-    return [(metadata[f"c{n}"], metadata[f"k{n}"], int(metadata[f"u{n}"])) for n in numbers]
+    """Class, bucket and cost of every slot that the script filled, in Envoy's order."""
+    filled = [slot for slot in names.SLOTS if f"u{slot}" in metadata]
+    return [(metadata[f"c{slot}"], metadata[f"k{slot}"], int(metadata[f"u{slot}"])) for slot in filled]
 
 
 def decided(made: Policy, rates: list[float], classes_s: list[float], gateways: int) -> Decision:
@@ -75,10 +75,16 @@ def test_classes_buckets_costs_and_order_are_the_scripts(
 
 
 @pytest.mark.parametrize("gateways", [1, 4])
-def test_a_deep_bucket_has_a_short_one_before_it(gateways: int) -> None:
+def test_a_deep_bucket_has_every_shorter_one_before_it(gateways: int) -> None:
     made = policy(gateways)
     decision = decided(made, [50.0] * 6, [240.0] * 6, gateways)
     buckets = Buckets(made, decision.burst_s)
     buckets.enforce(decision)
     plain = next(n for n, key in enumerate(made.keys) if not key.windows)
-    assert [charge.class_s for charge in buckets.charges(plain, PROMPT_TOKENS)] == [1.0, 240.0]
+    assert [charge.class_s for charge in buckets.charges(plain, PROMPT_TOKENS)] == [
+        1.0,
+        4.0,
+        15.0,
+        60.0,
+        240.0,
+    ]
