@@ -18,8 +18,10 @@ from controlplane.model.policy import (
     Mode,
     ModelFrom,
     Policy,
+    PolicyService,
     Pool,
     Priority,
+    Quota,
     Route,
     SourceRef,
     WindowLimit,
@@ -149,6 +151,17 @@ def many_tenants() -> Case:
     return Case(policy=made, decision=decision(made, rates, floor_per_s=0.1), members=())
 
 
+def quotas() -> Case:
+    second = replace(POOL, version="r2")
+    bought = (Quota(model_version="m:r2", tokens=800_000, period="daily"),)
+    made = policy(
+        [tenant("acme", quotas=bought), "zeta"],
+        pools=(POOL, second),
+        policy_service=PolicyService(address="tidegate-policy.svc", port=18001),
+    )
+    return Case(policy=made, decision=decision(made, 10.0))
+
+
 def cors() -> Case:
     made = policy(cors_allow_origins=("https://app.example", "*"))
     return Case(policy=made, decision=decision(made, 10.0))
@@ -167,5 +180,6 @@ CASES: dict[str, Callable[[], Case]] = {
         nasty_names,
         many_tenants,
         cors,
+        quotas,
     )
 }
