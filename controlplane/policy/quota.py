@@ -7,7 +7,7 @@ that a quota of zero refuses and an exhausted one does too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controlplane.model.policy import OnStoreFailure, Policy
@@ -126,8 +126,3 @@ def _part(line: Line, processes: int, remaining: int | None) -> Line:
     part = -(-line.limit_tokens // max(1, processes))  # rounded up: a small quota still admits
     limit = part if remaining is None else min(part, remaining)
     return Line(period=line.period, limit_tokens=limit, time_zone=line.time_zone)
-
-
-def scarcest(balances: Sequence[Balance]) -> int | None:
-    """Tokens left in the scarcest quota; None when there is none."""
-    return min((balance.remaining_tokens for balance in balances), default=None)
