@@ -18,7 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from controlplane.model.decision import Decision
 from controlplane.model.ladder import ADAPTIVE_LADDER_S, COST_MAX, LADDER_S, UNITS_PER_S
+from controlplane.model.policy import Policy
 
 # Envoy multiplies the room by 1/gateways in floating point and cuts the fraction off: a request that fits to
 # the unit in a shared bucket may not fit. One part in 100,000 is ample.
@@ -72,6 +74,25 @@ def slowest_rate_per_s(gateways: int) -> float:
     The deepest bucket ends one unit below 1e9, so the margin counts for one gateway as well.
     """
     return max(1, gateways) / (LADDER_S[-1] * _SHARED_MARGIN)
+
+
+def bursts_in_force_s(policy: Policy, decision: Decision) -> NDArray[np.float64]:
+    """Seconds of its rate that each key may take at once now, like `decision.burst_s`.
+
+    A key pays into every class from the wanted one up to its own in which one request fits; the shortest of
+    them binds. So the class that its floor needs counts only while its rate is near that floor.
+    """
+    wanted = {pool.id: _class_of(pool.rate.burst_s) for pool in policy.pools}
+    first_s = np.array([wanted.get(key.pool, np.inf) for key in policy.keys], dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        needed_s = decision.gateways / decision.rate_per_s
+    if decision.gateways > 1:
+        needed_s = needed_s / _SHARED_MARGIN
+    in_force = decision.burst_s.copy()
+    for class_s in reversed(ADAPTIVE_LADDER_S):
+        binds = (class_s < in_force) & (class_s >= first_s) & (class_s >= needed_s * _ROUNDING)
+        in_force[binds] = class_s
+    return in_force
 
 
 def cost_units(rate_per_s: float) -> int:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from controlplane.decide.burst import slowest_rate_per_s, window_burst_class_s
+from controlplane.decide.burst import bursts_in_force_s, slowest_rate_per_s, window_burst_class_s
 from controlplane.decide.plan import plan_pool
 from controlplane.decide.share import (
     BORROWS,
@@ -109,7 +109,7 @@ class _Case:
             fair_per_s=float(decision.fair_per_s[index]),
             demand_per_s=None if math.isnan(demand) else demand,
             reason=int(decision.reason[index]),
-            burst_s=float(decision.burst_s[index]),
+            burst_s=float(bursts_in_force_s(policy, decision)[index]),
         )
 
     @property
@@ -184,7 +184,7 @@ def _share_lines(case: _Case) -> Iterator[Line]:
 def _limit_lines(case: _Case) -> Iterator[Line]:
     yield Line(label="limit", value=case.rate_per_s, unit=PER_S, reason=KEY_REASONS[case.reason])
     at_once = case.burst_s * case.rate_per_s
-    reason = f"class of {case.burst_s:g} s: {at_once:.4g} requests at once; it changes only with the policy"
+    reason = f"class of {case.burst_s:g} s: {at_once:.4g} requests at once"
     yield Line(label="burst", value=at_once, unit="requests", reason=reason)
     gateways = case.decision.gateways
     if gateways > 1:

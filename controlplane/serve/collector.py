@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from controlplane.decide.burst import bursts_in_force_s
 from controlplane.model.decision import BreakerState, PoolDecision, PoolState
 from controlplane.model.policy import Mode, Policy
 from controlplane.model.signal import SIGNALS, KeyTraffic, Load, Observation
@@ -139,9 +140,10 @@ class ViewCollector(Collector):
     def _keys(self, moment: Moment) -> Iterator[Metric]:
         labels = self._labels(moment.policy)
         decision = moment.decision
+        at_once = decision.rate_per_s * bursts_in_force_s(moment.policy, decision)
         for name, text, values in (
             ("tidegate_limit_per_second", "Enforced rate, whole fleet.", decision.rate_per_s),
-            ("tidegate_limit_burst", "Requests at once.", decision.rate_per_s * decision.burst_s),
+            ("tidegate_limit_burst", "Requests at once.", at_once),
             ("tidegate_demand_per_second", "Offered work that entered sharing.", decision.demand_per_s),
             ("tidegate_fair_share_per_second", "Weight share before borrowing.", decision.fair_per_s),
         ):

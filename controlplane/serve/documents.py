@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.decide.burst import bursts_in_force_s
 from controlplane.decide.explain import Explanation
 from controlplane.model.decision import KEY_REASON_CODES, KEY_REASONS, BreakerDecision, PoolDecision
 from controlplane.model.policy import Key, Policy
@@ -63,6 +64,7 @@ def decisions(
     chosen = [i for i, key in enumerate(policy.keys) if selection.matches(key, route_ids)]
     page = [i for i in chosen if policy.keys[i].id > after][: limit + 1]
     more, page = len(page) > limit, page[:limit]
+    bursts_s = bursts_in_force_s(policy, decision)
     return {
         "at": decision.now_s,
         "mode": str(control.mode),
@@ -72,7 +74,7 @@ def decisions(
         "breakers": [
             _breaker(made) for id, made in sorted(decision.breakers.items()) if selection.matches_pool(id)
         ],
-        "keys": [_key(moment, i) for i in page],
+        "keys": [_key(moment, i, float(bursts_s[i])) for i in page],
         "total": len(chosen),
         "next": policy.keys[page[-1]].id if more else None,
     }
@@ -106,9 +108,9 @@ def _breaker(made: BreakerDecision) -> Document:
     }
 
 
-def _key(moment: Moment, index: int) -> Document:
+def _key(moment: Moment, index: int, burst_s: float) -> Document:
     key, decision = moment.policy.keys[index], moment.decision
-    rate_per_s, burst_s = float(decision.rate_per_s[index]), float(decision.burst_s[index])
+    rate_per_s = float(decision.rate_per_s[index])
     reason = int(decision.reason[index])
     return {
         "id": key.id,
@@ -183,7 +185,7 @@ def explanation(moment: Moment, told: Explanation, key_id: str) -> Document:
     index = next(i for i, key in enumerate(moment.policy.keys) if key.id == key_id)
     return {
         "at": moment.decision.now_s,
-        "key": _key(moment, index),
+        "key": _key(moment, index, float(bursts_in_force_s(moment.policy, moment.decision)[index])),
         "lines": [
             {"label": line.label, "value": _scalar(line.value), "unit": line.unit, "reason": line.reason}
             for line in told.lines
