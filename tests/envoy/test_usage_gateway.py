@@ -193,8 +193,9 @@ async def test_an_answer_without_usage_costs_its_reservation(
     assert tokens == reserved.tokens
     await asyncio.sleep(1.1)
     page = await metered.field.envoys[0].admin("/stats/prometheus")
-    assert "envoy_http_lua_tg_usage{" in page
-    assert 'model_version="m:r1",outcome="missing"' in page or 'outcome="missing"' in page
+    (line,) = [each for each in page.splitlines() if "tg_usage{" in each and 'outcome="missing"' in each]
+    assert 'model_version="m:r1"' in line
+    assert line.endswith(" 1")
 
 
 async def test_errors_cost_nothing_and_arrive_unchanged(metered: Metered) -> None:
