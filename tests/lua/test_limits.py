@@ -9,7 +9,9 @@ import pytest
 from lua_scripts import Headers, Script, Stream, limits
 from sample_policy import decision_of, policy_of
 
+from controlplane.assets import read_asset
 from controlplane.model.decision import PoolDecision, PoolState
+from controlplane.model.ladder import ADAPTIVE_LADDER_S, COST_MAX, UNITS_PER_S, class_name
 from controlplane.model.policy import ModelFrom, Route, Tenant, WindowLimit
 from controlplane.xds import names
 
@@ -31,7 +33,7 @@ def _error(stream: Stream) -> tuple[str, str]:
     return stream.refusal[":status"], error["code"]
 
 
-def _slot(stream: Stream, number: int) -> tuple[str, str, float] | None:
+def _slot(stream: Stream, number: int | str) -> tuple[str, str, float] | None:
     found = tuple(stream.metadata.get(f"{field}{number}") for field in "cku")
     return None if found == (None, None, None) else found  # type: ignore[return-value]
 
@@ -307,3 +309,32 @@ def test_a_failing_script_refuses_instead_of_letting_pass() -> None:
     stream._stream.metadata.set = None
     stream.request()
     assert _error(stream) == ("503", "gateway_not_ready")
+
+
+@pytest.mark.parametrize(
+    ("rate_per_s", "gateways", "rungs"),
+    [
+        (10.0, 1, ["1", "4", "15"]),
+        (1.0, 1, ["1", "4", "15"]),
+        (0.5, 1, ["4", "15"]),
+        (0.02, 1, []),
+        (0.0, 1, []),
+        (4.0, 4, ["4", "15"]),  # an n-th of a bucket is rounded down
+    ],
+)
+def test_a_deep_bucket_is_bounded_by_every_shorter_one_that_holds_a_request(
+    rate_per_s: float, gateways: int, rungs: list[str]
+) -> None:
+    policy = policy_of()
+    id = "chat|acme|llama:r2"
+    decision = decision_of(policy, {id: rate_per_s}, burst_s={id: 60.0}, gateways=gateways)
+    stream = _ask(limits(policy, decision))
+    slots = [_slot(stream, f"b{number}") for number in range(1, 7)]
+    cost = COST_MAX if rate_per_s == 0 else round(UNITS_PER_S / rate_per_s)
+    assert [slot for slot in slots if slot] == [(name, f"a|{id}", cost) for name in rungs]
+    assert _slot(stream, 1) == ("60", f"a|{id}", cost)
+
+
+def test_the_rungs_are_the_adaptive_ladder() -> None:
+    rungs = ", ".join(f'"{class_name(class_s)}"' for class_s in ADAPTIVE_LADDER_S[:-1])
+    assert f"local RUNGS = {{ {rungs} }}" in read_asset("lua/envoy/limits.lua")
