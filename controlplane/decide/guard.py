@@ -110,6 +110,13 @@ STUCK_PERCENT = 95.0
 _NOTHING_WAITS = 0.1  # queued requests per endpoint
 
 
+def at_ease(symptoms: Symptoms) -> bool:
+    """Whether the servers are known to be fine: first tokens in half their SLO, and nothing waits."""
+    ttft_s, waiting = symptoms.ttft_p95_s, symptoms.waiting_requests
+    fast = ttft_s is not None and ttft_s < 0.5 * symptoms.ttft_slo_s
+    return fast and waiting is not None and waiting < _NOTHING_WAITS
+
+
 def why_uninformative(percent: float, symptoms: Symptoms) -> str | None:
     """Why a counter-like signal deserves no vote now; None while it keeps it.
 
@@ -117,9 +124,7 @@ def why_uninformative(percent: float, symptoms: Symptoms) -> str | None:
     missed SLO gives the vote back whatever the correlation says.
     """
     ttft_s, waiting = symptoms.ttft_p95_s, symptoms.waiting_requests
-    fast = ttft_s is not None and ttft_s < 0.5 * symptoms.ttft_slo_s
-    idle_queue = waiting is not None and waiting < _NOTHING_WAITS
-    if percent > STUCK_PERCENT and fast and idle_queue:
+    if percent > STUCK_PERCENT and at_ease(symptoms):
         return f"it reads {percent:.0f} % while first tokens come in {ttft_s:.2f} s and nothing waits"
     suffering = (waiting is not None and waiting >= 1.0) or (
         ttft_s is not None and ttft_s >= symptoms.ttft_slo_s

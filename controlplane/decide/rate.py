@@ -20,6 +20,7 @@ from controlplane.decide.guard import (
     Record,
     Smooth,
     Symptoms,
+    at_ease,
     record,
     slew_bounds_per_s,
     smooth,
@@ -104,9 +105,10 @@ def _judged(plan: PoolPlan, memory: PoolMemory, tick: PoolTick) -> tuple[PoolMem
     if not used.fresh or used.percent is None:
         return _without_signal(plan, memory, tick, used)
     memory = replace(memory, record=record(memory.record, used.percent, tick.admitted_per_s, tick.dt_s))
-    blind = _why_blind(plan.pool.rate, memory, used)
+    symptoms = _symptoms(plan.pool.rate, memory)
+    blind = _why_blind(plan.pool.rate, used, symptoms)
     if blind is not None:
-        return _without_vote(plan, memory, used, blind)
+        return _without_vote(plan, memory, tick, used, (blind, at_ease(symptoms)))
     return _by_signal(plan, memory, tick, used)
 
 
@@ -168,12 +170,22 @@ def _slew_bounds(policy: RatePolicy, memory: PoolMemory, tick: PoolTick) -> tupl
 
 
 def _without_vote(
-    plan: PoolPlan, memory: PoolMemory, used: Utilisation, why: str
+    plan: PoolPlan, memory: PoolMemory, tick: PoolTick, used: Utilisation, why: tuple[str, bool]
 ) -> tuple[PoolMemory, PoolDecision]:
+    """Servers that are known to be fine may have more, as fast as the slew limit allows; others keep theirs.
+
+    Were it held in any case, a counter that always reads full would ratchet the rate down: each moment with
+    something waiting gives it the vote and cuts, and nothing ever raises.
+    """
+    blind, fine = why
     base, _ = _base_rate(plan, memory)
     rate = _within(plan, base, plan.contract_per_s if memory.rate_per_s is None else memory.rate_per_s)
-    reason = f"{_signal_words(used)} says nothing now: {why}; held at {rate:.4g}/s."
-    decision = _unled(plan, memory, used, rate, rate, PoolState.UNINFORMATIVE, reason)
+    target, what = rate, f"held at {rate:.4g}/s"
+    if fine and memory.rate_per_s is not None:
+        target, rate = base, _within(plan, base, _slew_bounds(plan.pool.rate, memory, tick)[1])
+        what = f"the servers are fine, so {rate:.4g}/s, on the way to {base:g}/s" if rate < base else what
+    reason = f"{_signal_words(used)} says nothing now: {blind}; {what}."
+    decision = _unled(plan, memory, used, rate, target, PoolState.UNINFORMATIVE, reason)
     after = replace(memory, rate_per_s=rate, smooth=None, judged=True, stale_s=0.0, held_per_s=rate)
     return after, decision
 
@@ -260,17 +272,20 @@ def _within(plan: PoolPlan, base_per_s: float, rate_per_s: float) -> float:
     return max(plan.lowest_per_s, min(base_per_s, rate_per_s))
 
 
-def _why_blind(policy: RatePolicy, memory: PoolMemory, used: Utilisation) -> str | None:
-    guards = policy.guards
-    if not (guards.enabled and guards.uninformative) or used.percent is None or used.leading not in _COUNTERS:
-        return None
+def _symptoms(policy: RatePolicy, memory: PoolMemory) -> Symptoms:
     fresh = {name: s.value for name, s in memory.samples.items() if s.age_s <= policy.max_age_s}
-    symptoms = Symptoms(
+    return Symptoms(
         ttft_p95_s=fresh.get("ttft_p95_s"),
         waiting_requests=fresh.get("waiting_requests"),
         ttft_slo_s=policy.ttft_slo_s,
         correlation=memory.record.correlation,
     )
+
+
+def _why_blind(policy: RatePolicy, used: Utilisation, symptoms: Symptoms) -> str | None:
+    guards = policy.guards
+    if not (guards.enabled and guards.uninformative) or used.percent is None or used.leading not in _COUNTERS:
+        return None
     return why_uninformative(used.percent, symptoms)
 
 

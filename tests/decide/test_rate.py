@@ -107,21 +107,54 @@ def test_the_floor_is_a_tenth_or_one_probe(base: float, rate: float) -> None:
 # The vote
 
 
-def test_a_counter_that_reads_full_loses_its_vote_and_the_rate_is_held() -> None:
+def test_a_counter_that_reads_full_loses_its_vote_and_fine_servers_get_more_slowly() -> None:
     pools = run()
     pools.tick(gpu_util_percent=50.0)
-    got = pools.tick(gpu_util_percent=99.0, ttft_p95_s=0.4, waiting_requests=0.0)
-    assert (got.state, got.rate_per_s) == (PoolState.UNINFORMATIVE, pytest.approx(60.0))
+    got = pools.tick(5.0, gpu_util_percent=99.0, ttft_p95_s=0.4, waiting_requests=0.0)
+    assert (got.state, got.rate_per_s) == (PoolState.UNINFORMATIVE, pytest.approx(66.0))
     assert got.factor is None
     assert "99 % while first tokens come in 0.40 s and nothing waits" in got.reason
+    assert "the servers are fine" in got.reason
+
+
+def test_without_a_vote_the_rate_never_climbs_above_the_base_rate() -> None:
+    pools = run()
+    pools.tick(gpu_util_percent=50.0)
+    last = pools.ticks(120, gpu_util_percent=99.0, ttft_p95_s=0.4, waiting_requests=0.0)[-1]
+    assert (last.state, last.rate_per_s) == (PoolState.UNINFORMATIVE, pytest.approx(100.0))
+
+
+@pytest.mark.parametrize(
+    "symptoms",
+    [{}, {"ttft_p95_s": 0.4}, {"waiting_requests": 0.0}, {"ttft_p95_s": 1.2, "waiting_requests": 0.0}],
+    ids=["nothing-known", "no-queue-known", "no-ttft-known", "half-the-slo-gone"],
+)
+def test_without_a_vote_and_without_proof_of_health_the_rate_is_held(symptoms: dict[str, float]) -> None:
+    pools = run()
+    for i in range(70):  # the work moves, the counter does not: no correlation
+        pools.tick(5.0, gpu_util_percent=70.0, traffic=traffic(acme=10.0 + 5 * (i % 4)), **symptoms)
+    before, after = pools.ticks(2, gpu_util_percent=70.0, **symptoms)
+    assert after.state is PoolState.UNINFORMATIVE
+    assert after.rate_per_s == before.rate_per_s
+    assert "held at" in after.reason
+
+
+def test_a_counter_that_always_reads_full_does_not_ratchet_the_rate_down() -> None:
+    pools = run()
+    pools.tick(gpu_util_percent=50.0)
+    for _ in range(200):  # one tick in ten has something waiting, which gives the counter its vote
+        pools.tick(gpu_util_percent=99.0, ttft_p95_s=0.4, waiting_requests=1.0)
+        pools.ticks(9, gpu_util_percent=99.0, ttft_p95_s=0.4, waiting_requests=0.0)
+    last = pools.tick(gpu_util_percent=99.0, ttft_p95_s=0.4, waiting_requests=0.0)
+    assert last.rate_per_s > 60.0
 
 
 def test_the_vote_returns_with_the_queue() -> None:
     pools = run(guards=RAW)
     pools.tick(gpu_util_percent=50.0)
-    pools.ticks(20, gpu_util_percent=99.0, ttft_p95_s=0.4, waiting_requests=0.0)
+    blind = pools.ticks(20, gpu_util_percent=99.0, ttft_p95_s=0.4, waiting_requests=0.0)[-1]
     got = pools.tick(5.0, gpu_util_percent=99.0, ttft_p95_s=0.4, waiting_requests=3.0)
-    assert (got.state, got.rate_per_s) == (PoolState.LIVE, pytest.approx(60.0 * 0.7))
+    assert (got.state, got.rate_per_s) == (PoolState.LIVE, pytest.approx(blind.rate_per_s * 0.7))
 
 
 def test_a_stuck_counter_loses_its_vote_by_correlation() -> None:
