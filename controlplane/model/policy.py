@@ -19,7 +19,7 @@ class Mode(StrEnum):
 
 
 class Curve(StrEnum):
-    """SPEC M1: how utilisation becomes a rate factor."""
+    """M1: how utilisation becomes a rate factor."""
 
     TABLE = "table"
     FORMULA = "formula"
@@ -41,7 +41,7 @@ class BaseMode(StrEnum):
 
 
 class Priority(StrEnum):
-    """SPEC M9 priority classes, most important first."""
+    """M9 priority classes, most important first."""
 
     HIGH = "high-priority"
     NORMAL = "normal"
@@ -69,7 +69,7 @@ class SourceRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guards:
-    """SPEC M1 guards. `enabled: false` gives the literal formulas."""
+    """M1 guards. `enabled: false` gives the literal formulas."""
 
     enabled: bool = True
     slew_up_ratio: float = 0.10  # largest rise per 5 s
@@ -202,7 +202,7 @@ class JwtProvider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowLimit:
-    """SPEC M6: `tokens` per `window_s` for each distinct key, beside the adaptive rate.
+    """M6: `tokens` per `window_s` for each distinct key, beside the adaptive rate.
 
     `key_fields` is a subset of (`tenant_id`, `model_version`, `path`); `path` is the route's pattern.
     A None selector matches everything. Sustained rate = tokens / window_s; burst <= `burst_tokens`.
@@ -226,7 +226,7 @@ class WindowLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """SPEC M7: LLM tokens of one model version per calendar period."""
+    """M7: LLM tokens of one model version per calendar period."""
 
     model_version: str  # Pool.id
     tokens: int
