@@ -8,8 +8,9 @@ from typing import NamedTuple
 from controlplane.config.compile_main import pool_named
 from controlplane.config.schema.limit import Window
 from controlplane.config.validate import nearest
-from controlplane.decide.burst import slowest_rate_per_s, window_burst_class_s
+from controlplane.decide.burst import slowest_rate_per_s
 from controlplane.model.policy import Policy, Pool, Route, WindowLimit
+from controlplane.model.price import window_burst_class_s
 
 WINDOWS_MAX = 2  # on one request, beside its adaptive limit
 

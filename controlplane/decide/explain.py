@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from controlplane.decide.burst import bursts_in_force_s, slowest_rate_per_s, window_burst_class_s
+from controlplane.decide.burst import bursts_in_force_s, slowest_rate_per_s
 from controlplane.decide.plan import plan_pool
 from controlplane.decide.share import (
     BORROWS,
@@ -33,6 +33,7 @@ from controlplane.model.decision import (
     PoolState,
 )
 from controlplane.model.policy import Curve, Key, Mode, Policy, Pool, WindowLimit
+from controlplane.model.price import window_burst_class_s
 
 PER_S = "requests/s"
 

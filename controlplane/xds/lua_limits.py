@@ -18,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.model.decision import Decision
-from controlplane.model.ladder import ADAPTIVE_LADDER_S, COST_MAX, LADDER_S, UNITS_PER_S, class_name
+from controlplane.model.ladder import ADAPTIVE_LADDER_S, class_name
 from controlplane.model.policy import Key, ModelFrom, Policy, Route, WindowLimit
+from controlplane.model.price import cost_units_of, window_burst_class_s
 from controlplane.xds import lua_text
 from controlplane.xds.lua_breaker import breakers
 
 COST_DIGITS = 10  # of COST_MAX
-_SHARED_MARGIN = 1.0 - 1e-5
-_ROUNDING = 1.0 - 1e-9
 _WINDOWS_MAX = 2  # slots beside the adaptive one
 _FIELD_LETTERS = {"tenant_id": "t", "model_version": "m", "path": "p"}
 
@@ -73,18 +72,10 @@ def failures(decision: Decision) -> dict[str, str]:
     return {pool: f"{ratio:.4f}" for pool, ratio in found.items() if ratio is not None and ratio == ratio}
 
 
-def costs(rate_per_s: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Cost units of one request at each rate: UNITS_PER_S / rate in [1, COST_MAX]; without a rate, closed."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        exact = np.floor(UNITS_PER_S / rate_per_s + 0.5)
-    closed = ~(rate_per_s > 0)  # zero, negative or nan
-    return np.where(closed, COST_MAX, np.clip(exact, 1, COST_MAX)).astype(np.int64)
-
-
 def costs_text(rate_per_s: NDArray[np.float64]) -> str:
-    """`costs`, each as COST_DIGITS decimals, one after the other."""
+    """The cost of one request at each rate, each as COST_DIGITS decimals, one after the other."""
     powers = 10 ** np.arange(COST_DIGITS - 1, -1, -1, dtype=np.int64)
-    digits = costs(rate_per_s)[:, None] // powers % 10
+    digits = cost_units_of(rate_per_s)[:, None] // powers % 10
     return (digits + ord("0")).astype(np.uint8).tobytes().decode("ascii")
 
 
@@ -223,24 +214,13 @@ def _metered(policy: Policy, keys: Sequence[Key]) -> str:
 
 
 def window_class_s(window: WindowLimit, gateways_max: int) -> float:
-    """The burst class (s) of a window limit: the largest within its burst that still admits one request.
-
-    Each of n gateways has an n-th of the bucket, rounded down: a class needs a little more than n / rate
-    seconds.
-    """
-    if not window.rate_per_s > 0:
-        return LADDER_S[0]
-    needed_s = max(1, gateways_max) / window.rate_per_s / (1.0 if gateways_max <= 1 else _SHARED_MARGIN)
-    admitting = [burst_s for burst_s in LADDER_S if burst_s >= needed_s * _ROUNDING] or [LADDER_S[-1]]
-    within = [
-        burst_s for burst_s in admitting if burst_s * window.rate_per_s * _ROUNDING <= window.burst_tokens
-    ]
-    return within[-1] if within else admitting[0]
+    """The burst class (s) of a window limit."""
+    return window_burst_class_s(window.rate_per_s, window.burst_tokens, gateways_max).class_s
 
 
 def _windows(policy: Policy) -> str:
     listed = policy.windows
-    cost = costs(np.array([window.rate_per_s for window in listed], dtype=np.float64))
+    cost = cost_units_of(np.array([window.rate_per_s for window in listed], dtype=np.float64))
     classes = [class_name(window_class_s(window, policy.gateways.max_count)) for window in listed]
     fields = ["".join(_FIELD_LETTERS[name] for name in window.key_fields) for window in listed]
     return (

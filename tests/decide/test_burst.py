@@ -5,14 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.decide.burst import (
-    burst_class_s,
-    cost_units,
-    cost_units_of,
-    slowest_rate_per_s,
-    window_burst_class_s,
-)
+from controlplane.decide.burst import burst_class_s, slowest_rate_per_s
 from controlplane.model.ladder import ADAPTIVE_LADDER_S, COST_MAX, LADDER_S, UNITS_PER_S
+from controlplane.model.price import cost_units, cost_units_of, window_burst_class_s
 
 rates = st.floats(1e-6, 1e6)
 fleets = st.integers(1, 64)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from judging import OFF, Run, key, load, policy, pool, traffic
 
 from controlplane.decide import step
-from controlplane.decide.burst import cost_units
 from controlplane.decide.plan import lowest_rate_per_s
 from controlplane.model.ladder import COST_MAX, UNITS_PER_S
 from controlplane.model.policy import Mode, Priority
+from controlplane.model.price import cost_units
 from controlplane.model.signal import Observation
 
 SATURATED = traffic(a=1e4, b=1e4, c=1e4)

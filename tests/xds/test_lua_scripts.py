@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.decide import burst
+from controlplane.model import price
 from controlplane.model.decision import Decision
 from controlplane.model.policy import (
     Gateways,
@@ -24,8 +24,9 @@ from controlplane.model.policy import (
     Tenant,
     WindowLimit,
 )
+from controlplane.model.price import cost_units_of
 from controlplane.xds.lua_identity import identity_script
-from controlplane.xds.lua_limits import costs, costs_text, limits_script, window_class_s
+from controlplane.xds.lua_limits import costs_text, limits_script, window_class_s
 
 
 def _policy(tenants: int, models: int) -> Policy:
@@ -104,9 +105,9 @@ def test_ten_thousand_keys_in_a_tick() -> None:
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=20))
 def test_costs_agree_with_judgement(rates: list[float]) -> None:
     values = np.array(rates, dtype=np.float64)
-    assert costs(values).tolist() == [burst.cost_units(rate) for rate in rates]
+    assert cost_units_of(values).tolist() == [price.cost_units(rate) for rate in rates]
     text = costs_text(values)
-    assert [int(text[at : at + 10]) for at in range(0, len(text), 10)] == costs(values).tolist()
+    assert [int(text[at : at + 10]) for at in range(0, len(text), 10)] == cost_units_of(values).tolist()
 
 
 @given(
@@ -119,5 +120,5 @@ def test_window_classes_agree_with_judgement(
     tokens: float, window_s: float, burst_tokens: float, n: int
 ) -> None:
     window = WindowLimit(name="w", tokens=tokens, window_s=window_s, burst_tokens=burst_tokens, key_fields=())
-    expected = burst.window_burst_class_s(window.rate_per_s, burst_tokens, n).class_s
+    expected = price.window_burst_class_s(window.rate_per_s, burst_tokens, n).class_s
     assert window_class_s(window, n) == expected

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from controlplane.decide.burst import cost_units
 from controlplane.model.ladder import COST_MAX, LADDER_S, UNITS_PER_S, class_name
+from controlplane.model.price import cost_units
 from controlplane.xds import codec
 from controlplane.xds.ratelimit import local_rate_limit
 

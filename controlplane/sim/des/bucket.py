@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.decide.burst import burst_class_s, cost_units, cost_units_of, window_burst_class_s
+from controlplane.decide.burst import burst_class_s
 from controlplane.model.decision import Decision
 from controlplane.model.ladder import ADAPTIVE_LADDER_S, COST_MAX, UNITS_PER_S
 from controlplane.model.policy import Policy, WindowLimit
+from controlplane.model.price import cost_units, cost_units_of, window_burst_class_s
 
 ADAPTIVE = "adaptive"
 _SHARED_MARGIN = 1.0 - 1e-5  # Envoy rounds a gateway's part of a bucket down
